@@ -1,0 +1,289 @@
+"""The parsed file: an `ast` tree with parents, scopes and the dotted names that its imports give.
+
+The analyses run on `ast`, which the C parser makes six times faster than LibCST makes its tree, and which carries
+every position. LibCST reads what `ast` cannot (`amplint.lower`) and rewrites what a fix touches (`amplint.concrete`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cached_property
+from typing import TypeAlias
+
+from amplint.source import Source
+
+Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
+Scope: TypeAlias = (
+    ast.Module | Function | ast.Lambda | ast.ClassDef | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+)
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_SCOPES = (ast.Module, *_FUNCTIONS, ast.Lambda, ast.ClassDef, *_COMPREHENSIONS)
+_ALIAS_DEPTH = 8
+
+
+class Module:
+    """One file's tree. Nodes are compared by identity; every query is answered from one walk."""
+
+    def __init__(self, source: Source, tree: ast.Module) -> None:
+        self.source = source
+        self.tree = tree
+        self.parents: dict[ast.AST, ast.AST] = {}
+        self.calls: list[ast.Call] = []
+        self.functions: list[Function] = []
+        self.classes: list[ast.ClassDef] = []
+        self.star_imports: list[str] = []
+        self._bindings: dict[ast.AST, dict[str, list[ast.AST]]] = {tree: {}}
+        self._import_targets: dict[tuple[ast.AST, str], str] = {}
+        self._declared: dict[ast.AST, dict[str, ast.AST]] = {}
+        self._walk()
+
+    # -- structure ---------------------------------------------------------------------------------------------
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        return self.parents.get(node)
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """The nodes around `node`, innermost first, up to the module."""
+        current = self.parents.get(node)
+        while current is not None:
+            yield current
+            current = self.parents.get(current)
+
+    def statement(self, node: ast.AST) -> ast.stmt:
+        """The innermost statement that `node` is or belongs to."""
+        current: ast.AST | None = node
+        while current is not None and not isinstance(current, ast.stmt):
+            current = self.parents.get(current)
+        assert current is not None, "a node outside any statement"
+        return current
+
+    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+        """The list of statements that `statement` stands in."""
+        parent = self.parents[statement]
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(parent, field, None)
+            if isinstance(block, list) and any(item is statement for item in block):
+                return block
+        raise LookupError("a statement outside its parent's blocks")
+
+    def function(self, node: ast.AST) -> Function | None:
+        """The innermost function (not lambda) around `node`."""
+        return next((a for a in self.ancestors(node) if isinstance(a, _FUNCTIONS)), None)
+
+    def class_of(self, function: ast.AST) -> ast.ClassDef | None:
+        """The class whose body holds `function` directly."""
+        parent = self.parents.get(function)
+        while isinstance(parent, ast.If | ast.Try | ast.With):
+            parent = self.parents.get(parent)
+        return parent if isinstance(parent, ast.ClassDef) else None
+
+    def qualname(self, node: ast.AST) -> str:
+        """`Trainer.step` for a definition, `<module>` for the module."""
+        names = [n.name for n in (node, *self.ancestors(node)) if isinstance(n, (*_FUNCTIONS, ast.ClassDef))]
+        return ".".join(reversed(names)) or "<module>"
+
+    # -- names -------------------------------------------------------------------------------------------------
+
+    def scope(self, node: ast.AST) -> Scope:
+        """The scope in which names at `node` are looked up."""
+        child = node
+        for ancestor in self.ancestors(node):
+            if isinstance(ancestor, _SCOPES) and not _outside(ancestor, child, self.parents):
+                return ancestor
+            child = ancestor
+        return self.tree
+
+    def bindings(self, scope: ast.AST, name: str) -> list[ast.AST]:
+        """The nodes that bind `name` in `scope`: Name stores, arguments, definitions, import aliases, handlers."""
+        return self._bindings.get(scope, {}).get(name, [])
+
+    def lookup(self, name: str, at: ast.AST) -> tuple[Scope, list[ast.AST]] | None:
+        """The scope that binds `name` as seen from `at`, with the binding nodes; None for a builtin or star name."""
+        scope: Scope = self.scope(at)
+        first = True
+        while True:
+            owner = self._declared.get(scope, {}).get(name)
+            if owner is not None:
+                return owner, self.bindings(owner, name)  # type: ignore[return-value]
+            if (first or not isinstance(scope, ast.ClassDef)) and (found := self.bindings(scope, name)):
+                return scope, found
+            if isinstance(scope, ast.Module):
+                return None
+            first = False
+            scope = self.scope(scope)
+
+    def names(self, expression: ast.AST) -> tuple[str, ...]:
+        """The dotted names that `expression` may stand for, through imports and plain aliases.
+
+        `F.softmax` gives `torch.nn.functional.softmax`; a try/except import gives both of its targets; relative
+        imports keep their leading dots; a name that is bound to something else gives nothing.
+        """
+        return tuple(dict.fromkeys(self._names(expression, _ALIAS_DEPTH)))
+
+    def name(self, expression: ast.AST) -> str | None:
+        """The one dotted name of `expression`; None if there is none or more than one."""
+        names = self.names(expression)
+        return names[0] if len(names) == 1 else None
+
+    def is_named(self, expression: ast.AST, *dotted: str) -> bool:
+        """Whether one of the names of `expression` is among `dotted`."""
+        return any(name in dotted for name in self.names(expression))
+
+    def import_target(self, alias: ast.AST, name: str) -> str | None:
+        """The dotted target of an import alias that binds `name`."""
+        return self._import_targets.get((alias, name))
+
+    def bound_as(self, dotted: str, at: ast.AST) -> str | None:
+        """How the user can write `dotted` at `at` with the bindings there are: `F.softmax`, `th.log`, `softmax`."""
+        for candidate in self._spellings(dotted):
+            root = candidate.split(".", 1)[0]
+            found = self.lookup(root, at)
+            if found and all(self.import_target(b, root) is not None for b in found[1]):
+                return candidate
+        return None
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _names(self, expression: ast.AST, depth: int) -> Iterator[str]:
+        if isinstance(expression, ast.Attribute):
+            for base in self._names(expression.value, depth):
+                yield f"{base}.{expression.attr}"
+            return
+        if not isinstance(expression, ast.Name) or depth == 0:
+            return
+        found = self.lookup(expression.id, expression)
+        if found is None:
+            for star in self.star_imports:
+                yield f"{star}.{expression.id}"
+            return
+        _, bound = found
+        targets = [self.import_target(node, expression.id) for node in bound]
+        if all(targets):
+            yield from (target for target in targets if target)
+        elif len(bound) == 1 and (alias := self._aliased(bound[0])) is not None:
+            yield from self._names(alias, depth - 1)
+
+    def _aliased(self, binding: ast.AST) -> ast.expr | None:
+        """The dotted expression that a plain `name = a.b.c` gives its name."""
+        parent = self.parents.get(binding)
+        if isinstance(parent, ast.Assign) and binding in parent.targets:
+            value: ast.expr | None = parent.value
+        elif isinstance(parent, ast.AnnAssign) and parent.target is binding:
+            value = parent.value
+        else:
+            return None
+        return value if isinstance(value, ast.Attribute | ast.Name) else None
+
+    @cached_property
+    def _imported(self) -> list[tuple[str, str]]:
+        """(dotted target, local name) of every import, longest target first."""
+        pairs = {(target, name) for (_, name), target in self._import_targets.items()}
+        return sorted(pairs, key=lambda pair: (-len(pair[0]), pair))
+
+    def _spellings(self, dotted: str) -> Iterator[str]:
+        for target, name in self._imported:
+            if dotted == target:
+                yield name
+            elif dotted.startswith(f"{target}."):
+                yield f"{name}{dotted[len(target) :]}"
+
+    def _walk(self) -> None:
+        parents, stack = self.parents, [(self.tree, self.tree)]
+        node: ast.AST
+        scope: ast.AST
+        while stack:
+            node, scope = stack.pop()  # type: ignore[assignment]
+            self._record(node, scope)
+            inner = node if isinstance(node, _SCOPES) else scope
+            if isinstance(node, _SCOPES):
+                self._bindings.setdefault(node, {})
+            children: list[tuple[ast.AST, ast.AST]] = []
+            for field in node._fields:
+                value = getattr(node, field, None)
+                if isinstance(value, ast.AST):
+                    if value._fields:
+                        parents[value] = node
+                        children.append((value, scope if _evaluated_outside(node, field) else inner))
+                elif isinstance(value, list):
+                    child_scope = scope if _evaluated_outside(node, field) else inner
+                    for item in value:
+                        if isinstance(item, ast.AST) and item._fields:
+                            parents[item] = node
+                            children.append((item, child_scope))
+            stack += reversed(children)  # type: ignore[arg-type]
+
+    def _record(self, node: ast.AST, scope: ast.AST) -> None:
+        if isinstance(node, ast.Call):
+            self.calls.append(node)
+        elif isinstance(node, ast.Name):
+            if not isinstance(node.ctx, ast.Load):
+                self._bind(self._store_scope(node, scope), node.id, node)
+        elif isinstance(node, ast.arg):
+            self._bind(scope, node.arg, node)
+        elif isinstance(node, _FUNCTIONS):
+            self.functions.append(node)
+            self._bind(scope, node.name, node)
+        elif isinstance(node, ast.ClassDef):
+            self.classes.append(node)
+            self._bind(scope, node.name, node)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            self._record_import(node, scope)
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            self._bind(scope, node.name, node)
+        elif isinstance(node, ast.Global):
+            self._declared.setdefault(scope, {}).update(dict.fromkeys(node.names, self.tree))
+
+    def _store_scope(self, node: ast.Name, scope: ast.AST) -> ast.AST:
+        if name_owner := self._declared.get(scope, {}).get(node.id):
+            return name_owner
+        if isinstance(self.parents.get(node), ast.NamedExpr):
+            while isinstance(scope, _COMPREHENSIONS):
+                scope = self.scope(scope)
+        return scope
+
+    def _bind(self, scope: ast.AST, name: str, node: ast.AST) -> None:
+        self._bindings.setdefault(scope, {}).setdefault(name, []).append(node)
+
+    def _record_import(self, node: ast.Import | ast.ImportFrom, scope: ast.AST) -> None:
+        base = "." * node.level + (node.module or "") if isinstance(node, ast.ImportFrom) else ""
+        for alias in node.names:
+            if alias.name == "*":
+                self.star_imports.append(base)
+                continue
+            if isinstance(node, ast.ImportFrom):
+                local = alias.asname or alias.name
+                target = f"{base}{alias.name}" if base.endswith(".") or not base else f"{base}.{alias.name}"
+            else:
+                local = alias.asname or alias.name.split(".", 1)[0]
+                target = alias.name if alias.asname else local
+            self._import_targets[alias, local] = target
+            self._bind(scope, local, alias)
+
+
+def parse(source: Source) -> Module:
+    """The tree of `source`. Raises SyntaxError, with its line, where no Python of any version reads it."""
+    try:
+        tree = ast.parse(source.text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        from amplint.lower import parse_with_libcst
+
+        tree = parse_with_libcst(source.text)
+    return Module(source, tree)
+
+
+def _evaluated_outside(node: ast.AST, field: str) -> bool:
+    """Whether `field` of a scope node is evaluated in the scope around it (decorators, defaults, bases)."""
+    if isinstance(node, _FUNCTIONS):
+        return field in ("decorator_list", "returns")
+    return isinstance(node, ast.ClassDef) and field in ("bases", "keywords", "decorator_list")
+
+
+def _outside(scope: ast.AST, child: ast.AST, parents: dict[ast.AST, ast.AST]) -> bool:
+    if isinstance(scope, _FUNCTIONS):
+        return child in scope.decorator_list or child is scope.returns
+    if isinstance(scope, ast.ClassDef):
+        return child in scope.bases or child in scope.keywords or child in scope.decorator_list
+    return False
