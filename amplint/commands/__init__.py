@@ -1,0 +1,1 @@
+"""The commands of the `amplint` program, one a module, each loaded when it is called."""

@@ -1,0 +1,1 @@
+"""The gradient-scaling protocol."""
