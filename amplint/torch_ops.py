@@ -172,7 +172,6 @@ chain_matmul    | matrices            | torch
 multi_dot       | tensors             | linalg              |  | aten:linalg_multi_dot
 vecdot          | x y                 | linalg              |  | aten:linalg_vecdot
 einsum          | equation operands   | torch
-inner           | input other         | torch method        |  | composite
 matrix_power    | A n                 | torch linalg method |  | composite
 
 [float16 layer]
@@ -198,7 +197,6 @@ rnn_cell | input hx |  | |
 scaled_dot_product_attention | query key value attn_mask dropout_p is_causal scale | F | |
     aten:scaled_dot_product_attention,_scaled_dot_product_flash_attention
 multi_head_attention_forward | query key value       | F       |  | nn:MultiheadAttention composite
-affine_grid      | theta size            | F       |  | composite
 
 [float16 elementwise]
 prelu | input weight | torch F method |  | nn:PReLU
@@ -227,6 +225,7 @@ dist              | input other p               | torch method         | [0, inf
 cdist             | x1 x2 p                     | torch                | [0, inf) | no-half
 pdist             | input p                     | torch F              | [0, inf) | no-half
 cosine_similarity | x1 x2 dim eps               | torch F              | [-1, 1]  | nn:CosineSimilarity
+pairwise_distance | x1 x2 p eps                 | F                    | [0, inf) | nn:PairwiseDistance composite
 lp_pool1d         | input norm_type kernel_size | F                    | [0, inf) | nn:LPPool1d composite
 lp_pool2d         | input norm_type kernel_size | F                    | [0, inf) | nn:LPPool2d composite
 
@@ -281,13 +280,13 @@ norm              | input p dim keepdim dtype | torch method | [0, inf) | aten:n
 linalg_norm       | A ord dim keepdim dtype   |              | [0, inf) | also:torch.linalg.norm composite
 vector_norm       | x ord dim keepdim dtype   | linalg       | [0, inf) | aten:linalg_vector_norm
 matrix_norm       | A ord dim keepdim dtype   | linalg       | [0, inf) | aten:linalg_matrix_norm
-pairwise_distance | x1 x2 p eps               | F            | [0, inf) | nn:PairwiseDistance composite
 
 [widest matmul]
 dot       | input tensor    | torch method
 vdot      | input other     | torch method
 tensordot | a b dims        | torch
 cross     | input other dim | torch method
+inner     | input other     | torch method |  | composite
 
 [widest layer]
 bilinear    | input1 input2 weight bias | F |  | nn:Bilinear
@@ -311,6 +310,7 @@ kron      | input other | torch method
 [as_given layer]
 embedding     | input weight | F |  | nn:Embedding
 embedding_bag | input weight | F |  | nn:EmbeddingBag
+affine_grid   | theta size   | F
 
 [as_given arithmetic]
 add                    | input other alpha         | torch method         |          | op:+
@@ -537,7 +537,8 @@ instance_norm | input running_mean running_var weight bias use_input_stats momen
 [as_given loss]
 cross_entropy     | input target weight       | F | [0, inf) | nn:CrossEntropyLoss returns:float32
 gaussian_nll_loss | input target var full eps | F |          | nn:GaussianNLLLoss returns:float32
-multilabel_soft_margin_loss | input target              | F | [0, inf) | nn:MultiLabelSoftMarginLoss
+multilabel_soft_margin_loss | input target | F | [0, inf) |
+    nn:MultiLabelSoftMarginLoss returns:float32
 ctc_loss          | log_probs targets input_lengths target_lengths | F |          | nn:CTCLoss no-half
 
 [as_given linalg]
