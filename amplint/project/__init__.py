@@ -1,0 +1,216 @@
+"""The files of one project, linked: what a name, a method or a call stands for in another file.
+
+Nothing is parsed that is not asked for. Every question about other files comes down to the *primitives* below, so
+that a cache can record them (`recording`) and later ask whether they would still be answered alike.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from amplint.index import Summary, summarize
+from amplint.project import calls, classes, names
+from amplint.project.definitions import Callee, CallSite, Definition, default_of, parameters
+from amplint.project.files import Files
+from amplint.project.questions import Question, Questions
+from amplint.source import Source, UnreadableSourceError
+from amplint.tree import Module, parse
+
+__all__ = ["CallSite", "Callee", "Definition", "Project", "Question", "default_of", "parameters"]
+
+T = TypeVar("T")
+
+_KEPT_TREES = 400
+"""Parsed files held; about 3 MB each for a thousand lines."""
+
+
+class Project:
+    """The files, linked on demand. Definitions are compared by the identity of their nodes."""
+
+    def __init__(self, files: Iterable[Path], read: Callable[[Path], Source]) -> None:
+        """`read` gives the source of a path; it may raise OSError or UnreadableSourceError."""
+        self._files = Files(files)
+        self._read = read
+        self._questions = Questions()
+        self._texts: dict[Path, str] = {}
+        self._summaries: dict[Path, Summary] = {}
+        self._unreadable: set[Path] = set()
+        self._modules: WeakValueDictionary[Path, Module] = WeakValueDictionary()
+        self._recent: OrderedDict[Path, Module] = OrderedDict()
+        self._paths = sorted(self._files.paths.values())
+
+    @property
+    def paths(self) -> list[Path]:
+        """All files, sorted."""
+        return self._paths
+
+    # -- primitives: what a cached answer may rest on -------------------------------------------------------------
+
+    def module(self, path: Path) -> Module | None:
+        """The parsed file; None if it cannot be read or parsed."""
+        self._questions.note("module", str(path))
+        if path in self._unreadable:
+            return None
+        module = self._modules.get(path) or self._parse(path)
+        if module is not None:
+            self._recent[path] = module
+            self._recent.move_to_end(path)
+        return module
+
+    def files_of(self, dotted: str, importer: Path) -> tuple[Path, ...]:
+        """The file that `import dotted` in `importer` loads (leading dots are relative); several if unsure which."""
+        self._questions.note("files_of", dotted, str(importer))
+        return self._files.imported(dotted, importer)
+
+    def files_calling(self, name: str) -> tuple[Path, ...]:
+        """The files in which something of this (undotted) name seems to be called."""
+        self._questions.note("files_calling", name)
+        return tuple(path for path in self.files_mentioning(name) if name in self.summary(path).called)
+
+    def files_deriving(self, name: str) -> tuple[Path, ...]:
+        """The files in which a class of this (undotted) name seems to be a base."""
+        self._questions.note("files_deriving", name)
+        return tuple(path for path in self.files_mentioning(name) if name in self.summary(path).bases)
+
+    def files_mentioning(self, word: str) -> tuple[Path, ...]:
+        """The files whose text holds `word`."""
+        self._questions.note("files_mentioning", word)
+        return self._questions.remember(("mentioning", word), lambda: self._mentioning(word), ())
+
+    def mentions(self, path: Path, word: str) -> bool:
+        """Whether the text of one file holds `word`."""
+        self._questions.note("module", str(path))
+        return word in self._text(path)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def modules_with(self, *words: str) -> Iterator[Module]:
+        """The files whose text holds one of `words`, parsed one by one."""
+        for path in sorted({path for word in words for path in self.files_mentioning(word)}):
+            if module := self.module(path):
+                yield module
+
+    def summary(self, path: Path) -> Summary:
+        """The names a file calls and derives from, without a parse."""
+        if path not in self._summaries:
+            self._summaries[path] = summarize(self._text(path))
+        return self._summaries[path]
+
+    def add(self, module: Module) -> None:
+        """Take a file as parsed elsewhere, so that it is not parsed again."""
+        self._modules[module.source.path] = module
+        self._recent[module.source.path] = module
+
+    def trim(self) -> bool:
+        """Forget what was parsed, if that is much. True if so: analyses made over this project must be made anew."""
+        if len(self._recent) <= _KEPT_TREES:
+            return False
+        self._recent.clear()
+        self._questions.clear()
+        return True
+
+    def recording(self) -> AbstractContextManager[set[Question]]:
+        """The primitive questions, with their arguments, that answers within the block rest on."""
+        return self._questions.recording()
+
+    def remember(self, key: Hashable, answer: Callable[[], T], default: T) -> T:
+        """`answer()`, worked out once per key, with what it rests on; `default` where it needs itself."""
+        return self._questions.remember(key, answer, default)
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def resolve(self, module: Module, name: ast.expr | str) -> tuple[Definition, ...]:
+        """The definitions that an expression of `module`, or a dotted import target as seen from it, stands for.
+
+        Functions, classes, modules, and the binding nodes of other variables. Follows imports, re-exports, star
+        imports and plain aliases. Empty: not of this project, or unknown.
+        """
+        return names.resolve(self, module, name)
+
+    # -- classes -------------------------------------------------------------------------------------------------
+
+    def mro(self, cls: Definition) -> tuple[Definition, ...]:
+        """The class and its bases in this project, in method resolution order."""
+        return classes.mro(self, cls)
+
+    def base_names(self, cls: Definition) -> frozenset[str]:
+        """The dotted names of all bases, those outside this project too: `torch.nn.Module`."""
+        return classes.base_names(self, cls)
+
+    def class_member(self, cls: Definition, name: str) -> Definition | None:
+        """The function or class that `cls.name` finds."""
+        return classes.class_member(self, cls, name)
+
+    def method(self, cls: Definition, name: str) -> Definition | None:
+        """The function that `instance.name` finds."""
+        found = classes.class_member(self, cls, name)
+        return found if found and isinstance(found.node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+    def subclasses(self, cls: Definition) -> tuple[Definition, ...]:
+        """The classes of this project that derive from `cls`, directly or not."""
+        return classes.subclasses(self, cls)
+
+    def attribute(self, cls: Definition, name: str) -> tuple[Definition, ...]:
+        """Where `self.name` is bound: the `self.name` targets, class-level targets and fields, along the MRO."""
+        key = ("attribute", cls.node, name)
+        return self.remember(key, lambda: classes.attribute(self, cls, name), ())
+
+    def self_targets(self, module: Module) -> dict[tuple[ast.AST, str], list[ast.Attribute]]:
+        """The targets `self.name` of a file, by class and name."""
+        return self.remember(("self targets", module.tree), lambda: classes.self_targets(module), {})
+
+    def types(self, module: Module, expression: ast.expr) -> tuple[Definition, ...]:
+        """The classes of this project that `expression` may be an instance of; empty: unknown."""
+        return classes.types(self, module, expression)
+
+    def classes_of(self, module: Module, expression: ast.expr) -> tuple[Definition, ...]:
+        """The classes of this project that `expression` may be."""
+        return calls.classes_of(self, module, expression)
+
+    def sources(self, module: Module, expression: ast.expr) -> tuple[tuple[Module, ast.expr], ...]:
+        """The expressions, each with its file, whose value `expression` may hold: through variables, attributes,
+        conditionals, and parameters of functions in this project. Flow-insensitive; empty: unknown."""
+        key = ("sources", expression)
+        return self.remember(key, lambda: tuple(dict.fromkeys(classes.sources(self, module, expression))), ())
+
+    # -- calls ---------------------------------------------------------------------------------------------------
+
+    def callees(self, module: Module, call: ast.Call, receiver: Definition | None = None) -> tuple[Callee, ...]:
+        """The functions of this project that `call` may enter; empty: unknown.
+
+        `receiver` is the class that `self` is known to be an instance of; without it, `self.m()` gives the method
+        and those of all subclasses that override it.
+        """
+        return calls.callees(self, module, call, receiver)
+
+    def callers(self, function: Definition) -> tuple[CallSite, ...]:
+        """The calls in this project that may enter `function`, each confirmed by `callees`."""
+        return calls.callers(self, function)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _parse(self, path: Path) -> Module | None:
+        try:
+            module = parse(self._read(path))
+        except (OSError, UnreadableSourceError, SyntaxError, ValueError):
+            self._unreadable.add(path)
+            return None
+        self._modules[path] = module
+        return module
+
+    def _text(self, path: Path) -> str:
+        if path not in self._texts:
+            try:
+                self._texts[path] = self._read(path).text
+            except (OSError, UnreadableSourceError):
+                self._texts[path] = ""
+        return self._texts[path]
+
+    def _mentioning(self, word: str) -> tuple[Path, ...]:
+        return tuple(path for path in self._paths if word in self._text(path))

@@ -1,0 +1,298 @@
+"""Which functions a call may enter, and which calls may enter a function."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from amplint.project import classes
+from amplint.project.definitions import Callee, CallSite, Definition
+from amplint.tree import Module
+
+if TYPE_CHECKING:
+    from amplint.project import Project
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+_MAX_FILES = 40
+"""A name that more files mention is too common to follow where it is handed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A function as an expression gives it: bound to a receiver, or with arguments given by `partial`."""
+
+    definition: Definition
+    receiver: ast.expr | None = None
+    cls: Definition | None = None
+    bound: bool = False
+    given: ast.Call | None = None
+
+
+def callees(project: Project, module: Module, call: ast.Call, receiver: Definition | None) -> tuple[Callee, ...]:
+    key = ("callees", call, receiver.node if receiver else None)
+    return project.remember(key, lambda: _callees(project, module, call, receiver), ())
+
+
+def callers(project: Project, function: Definition) -> tuple[CallSite, ...]:
+    return project.remember(("callers", function.node), lambda: _callers(project, function), ())
+
+
+def classes_of(project: Project, module: Module, expression: ast.expr) -> tuple[Definition, ...]:
+    """The classes of this project that `expression` may stand for (not be an instance of)."""
+    key = ("classes", expression)
+    return project.remember(key, lambda: tuple(dict.fromkeys(_classes_of(project, module, expression))), ())
+
+
+def _classes_of(project: Project, module: Module, expression: ast.expr) -> Iterator[Definition]:
+    for found in project.resolve(module, expression) if isinstance(expression, ast.Name | ast.Attribute) else ():
+        if isinstance(found.node, ast.ClassDef):
+            yield found
+    for found_in, value in _values(project, module, expression):
+        yield from classes_of(project, found_in, value)
+
+
+def _values(project: Project, module: Module, expression: ast.expr) -> Iterator[tuple[Module, ast.expr]]:
+    """One step from an expression to those that it may hold."""
+    if isinstance(expression, ast.Name | ast.Attribute):
+        for definition in classes.variables(project, module, expression):
+            yield from classes.values_of(project, definition)
+    elif isinstance(expression, ast.IfExp):
+        yield from ((module, part) for part in (expression.body, expression.orelse))
+    elif isinstance(expression, ast.BoolOp):
+        yield from ((module, part) for part in expression.values)
+    elif isinstance(expression, ast.NamedExpr):
+        yield module, expression.value
+    elif isinstance(expression, ast.Subscript):
+        yield from classes.elements(project, module, expression.value)
+    elif isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
+        if expression.func.attr == "get" and expression.args:
+            yield from classes.elements(project, module, expression.func.value)
+
+
+def _callees(project: Project, module: Module, call: ast.Call, receiver: Definition | None) -> tuple[Callee, ...]:
+    found: dict[tuple[ast.AST, ast.AST | None], Callee] = {}
+    for target in _targets(project, module, call.func, receiver):
+        callee = _bind(target, call)
+        found.setdefault((callee.function, callee.cls.node if callee.cls else None), callee)
+    return tuple(found.values())
+
+
+def _targets(
+    project: Project, module: Module, expression: ast.expr, receiver: Definition | None
+) -> tuple[_Target, ...]:
+    key = ("targets", expression, receiver.node if receiver else None)
+    return project.remember(key, lambda: tuple(dict.fromkeys(_find_targets(project, module, expression, receiver))), ())
+
+
+def _find_targets(
+    project: Project, module: Module, expression: ast.expr, receiver: Definition | None
+) -> Iterator[_Target]:
+    if isinstance(expression, ast.Lambda):
+        yield _Target(Definition(module, expression))
+        return
+    if isinstance(expression, ast.Attribute):
+        yield from _methods(project, module, expression, receiver)
+    if isinstance(expression, ast.Name | ast.Attribute):
+        for found in project.resolve(module, expression):
+            if isinstance(found.node, _FUNCTIONS):
+                yield _Target(found)
+            elif isinstance(found.node, ast.ClassDef) and (init := project.method(found, "__init__")):
+                yield _Target(init, cls=found, bound=True)
+    for found_in, value in _values(project, module, expression):
+        yield from _targets(project, found_in, value, receiver if found_in is module else None)
+    if isinstance(expression, ast.Call):
+        yield from _of_call(project, module, expression, receiver)
+
+
+def _methods(
+    project: Project, module: Module, expression: ast.Attribute, receiver: Definition | None
+) -> Iterator[_Target]:
+    value = expression.value
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "super":
+        yield from _inherited(project, module, expression, receiver)
+        return
+    for cls in _receivers(project, module, value, receiver):
+        if method := project.method(cls, expression.attr):
+            yield _Target(method, value, cls, bound=not _is_static(method.node))
+        elif expression.attr == "apply" and (forward := project.method(cls, "forward")):
+            yield _Target(forward, value, cls, bound=True)
+    if expression.attr == "apply":
+        for cls in project.classes_of(module, value):
+            if forward := project.method(cls, "forward"):
+                yield _Target(forward, value, cls, bound=True)
+
+
+def _receivers(
+    project: Project, module: Module, value: ast.expr, receiver: Definition | None
+) -> Iterator[Definition]:
+    """The classes of the object a method is called on; for `self`, those of its overriding subclasses too."""
+    declared = project.types(module, value)
+    if not (isinstance(value, ast.Name) and _is_self(module, value)):
+        yield from declared
+        return
+    for cls in declared:
+        if receiver is not None and cls in project.mro(receiver):
+            yield receiver
+        else:
+            yield cls
+            yield from project.subclasses(cls)
+
+
+def _inherited(
+    project: Project, module: Module, expression: ast.Attribute, receiver: Definition | None
+) -> Iterator[_Target]:
+    """`super().m`: the next class after this one in the receiver's MRO."""
+    cls = next((a for a in module.ancestors(expression) if isinstance(a, ast.ClassDef)), None)
+    if cls is None:
+        return
+    here = Definition(module, cls)
+    order = project.mro(receiver) if receiver else ()
+    order = order if here in order else project.mro(here)
+    for ancestor in order[order.index(here) + 1 :]:
+        if method := project.method(ancestor, expression.attr):
+            yield _Target(method, expression.value, receiver or here, bound=True)
+            return
+
+
+def _of_call(project: Project, module: Module, call: ast.Call, receiver: Definition | None) -> Iterator[_Target]:
+    """What calling the result of a call enters: `partial(f, x)(y)`, `Net()(x)`."""
+    if call.args and any(name.endswith("partial") for name in _spelled(module, call.func)):
+        for target in _targets(project, module, call.args[0], receiver):
+            if target.given is None:
+                yield replace(target, given=call)
+        return
+    for cls in project.types(module, call):
+        for name in ("__call__", "forward"):
+            if method := project.method(cls, name):
+                yield _Target(method, call, cls, bound=True)
+                break
+
+
+def _bind(target: _Target, call: ast.Call) -> Callee:
+    function = target.definition.node
+    assert isinstance(function, (*_FUNCTIONS, ast.Lambda))
+    positional = [p.arg for p in (*function.args.posonlyargs, *function.args.args)][1 if target.bound else 0 :]
+    named = set(positional) | {p.arg for p in function.args.kwonlyargs}
+    given = [*(target.given.args[1:] if target.given else ()), *call.args]
+    keywords = [*(target.given.keywords if target.given else ()), *call.keywords]
+    arguments: dict[str, ast.expr] = {}
+    is_open = False
+    for parameter, value in zip(positional, given):
+        if isinstance(value, ast.Starred):
+            break
+        arguments[parameter] = value
+    is_open = any(isinstance(value, ast.Starred) for value in given) or any(k.arg is None for k in keywords)
+    arguments |= {k.arg: k.value for k in keywords if k.arg in named}
+    return Callee(target.definition, target.receiver, target.cls, arguments, is_open)
+
+
+def _callers(project: Project, function: Definition) -> tuple[CallSite, ...]:
+    found: dict[ast.Call, CallSite] = {}
+    for name in called_as(project, function):
+        for path in project.files_calling(name):
+            module = project.module(path)
+            for call in module.calls if module else ():
+                if _last_name(call.func) == name and call not in found and _enters(project, module, call, function):
+                    assert module is not None
+                    found[call] = CallSite(module, call)
+    return tuple(found.values())
+
+
+def _enters(project: Project, module: Module | None, call: ast.Call, function: Definition) -> bool:
+    assert module is not None
+    return any(callee.function is function.node for callee in project.callees(module, call))
+
+
+def called_as(project: Project, function: Definition) -> tuple[str, ...]:
+    """The names by which `function` may be called: its own, its class's, those its instances are held by."""
+    key = ("called as", function.node)
+    return project.remember(key, lambda: tuple(sorted(_called_as(project, function))), ())
+
+
+def _called_as(project: Project, function: Definition) -> set[str]:
+    node = function.node
+    if isinstance(node, ast.Lambda):
+        return set(_holders(project, function.module, node))
+    assert isinstance(node, _FUNCTIONS)
+    owner = function.module.class_of(node)
+    if owner is None or node.name not in ("__init__", "__call__", "forward"):
+        return {node.name} | _holders_of(project, node.name, call=False)
+    cls = Definition(function.module, owner)
+    names = {kind.node.name for kind in (cls, *project.subclasses(cls)) if isinstance(kind.node, ast.ClassDef)}
+    if node.name == "__init__":
+        return names
+    return {node.name}.union(*(_holders_of(project, name, call=True) for name in names))
+
+
+def _holders_of(project: Project, name: str, *, call: bool) -> set[str]:
+    """The names that hold `name`, or with `call` what calling it gives."""
+    paths = project.files_calling(name) if call else project.files_mentioning(name)
+    if len(paths) > _MAX_FILES:
+        return set()
+    held: set[str] = set()
+    for path in paths:
+        module = project.module(path)
+        for node in _uses(module, name) if module else ():
+            assert module is not None
+            parent = module.parent(node)
+            called = isinstance(parent, ast.Call) and parent.func is node
+            if called is call:
+                held.update(_holders(project, module, parent if call else node))  # type: ignore[arg-type]
+    return held
+
+
+def _uses(module: Module, name: str) -> Iterator[ast.expr]:
+    for node in module.parents:
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and _last_name(node) == name:
+            yield node
+
+
+def _holders(project: Project, module: Module, expression: ast.AST) -> Iterator[str]:
+    """The names of the variables, attributes and parameters that an expression is given to, as it is or wrapped."""
+    child, parent = expression, module.parent(expression)
+    while isinstance(parent, ast.expr | ast.keyword) and not isinstance(parent, ast.Lambda):
+        if isinstance(parent, ast.keyword) and parent.arg:
+            yield parent.arg
+        elif isinstance(parent, ast.NamedExpr) and isinstance(parent.target, ast.Name):
+            yield parent.target.id
+        elif isinstance(parent, ast.Call) and child in parent.args:
+            for callee in project.callees(module, parent):
+                for name, argument in callee.arguments.items():
+                    if argument is child:
+                        yield name
+                        yield from _kept_as(callee, name)
+        child, parent = parent, module.parent(parent)
+    targets = parent.targets if isinstance(parent, ast.Assign) else [getattr(parent, "target", None)]
+    yield from (_last_name(target) for target in targets if isinstance(target, ast.Name | ast.Attribute))
+
+
+def _kept_as(callee: Callee, parameter: str) -> Iterator[str]:
+    """The names of the attributes that a constructor keeps a parameter in."""
+    for node in ast.walk(callee.function):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == parameter:
+            yield from (target.attr for target in node.targets if isinstance(target, ast.Attribute))
+
+
+def _is_self(module: Module, name: ast.Name) -> bool:
+    found = module.lookup(name.id, name)
+    if not found or not isinstance(found[1][0], ast.arg):
+        return False
+    function = module.parent(module.parent(found[1][0]) or name)
+    return isinstance(function, _FUNCTIONS) and module.class_of(function) is not None
+
+
+def _is_static(node: ast.AST) -> bool:
+    return isinstance(node, _FUNCTIONS) and any(_last_name(d) == "staticmethod" for d in node.decorator_list)
+
+
+def _spelled(module: Module, expression: ast.expr) -> tuple[str, ...]:
+    return module.names(expression) or (_last_name(expression),)
+
+
+def _last_name(expression: ast.AST) -> str:
+    if isinstance(expression, ast.Attribute):
+        return expression.attr
+    return expression.id if isinstance(expression, ast.Name) else ""

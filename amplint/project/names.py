@@ -1,0 +1,134 @@
+"""What a name stands for across files: imports, re-exports, star imports, plain aliases."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.project.definitions import Definition
+from amplint.tree import Function, Module
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from amplint.project import Project
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def resolve(project: Project, module: Module, name: ast.expr | str) -> tuple[Definition, ...]:
+    """The definitions that an expression of `module`, or a dotted name imported from it, stands for."""
+    if isinstance(name, str):
+        return imported(project, name, module.source.path)
+    key = ("resolve", name)
+    return project.remember(key, lambda: _unique(_resolve(project, module, name)), ())
+
+
+def imported(project: Project, dotted: str, importer: Path) -> tuple[Definition, ...]:
+    """What the dotted target of an import gives: a module, or something found in one."""
+    key = ("imported", dotted, importer)
+    return project.remember(key, lambda: _imported(project, dotted, importer), ())
+
+
+def member(project: Project, module: Module, parts: tuple[str, ...]) -> tuple[Definition, ...]:
+    """What `module.parts[0].parts[1]…` stands for, bound in the module itself or imported by it."""
+    found = _bound(project, module, module.bindings(module.tree, parts[0]), parts[0])
+    if not found:
+        for star in module.star_imports:
+            found += imported(project, f"{star}{'' if star.endswith('.') else '.'}{parts[0]}", module.source.path)
+    if len(parts) == 1:
+        return _unique(found)
+    return _unique(inner for outer in found for inner in _inside(project, outer, parts[1:]))
+
+
+def bound_value(module: Module, binding: ast.AST) -> ast.expr | None:
+    """The expression that a plain `name = value`, `name: T = value` or `(name := value)` binds."""
+    parent = module.parent(binding)
+    if isinstance(parent, ast.Assign) and any(target is binding for target in parent.targets):
+        return parent.value
+    if isinstance(parent, ast.AnnAssign | ast.NamedExpr) and parent.target is binding:
+        return parent.value
+    if isinstance(parent, ast.Tuple | ast.List) and isinstance(assign := module.parent(parent), ast.Assign):
+        values = assign.value
+        if isinstance(values, ast.Tuple | ast.List) and len(values.elts) == len(parent.elts):
+            return next(v for target, v in zip(parent.elts, values.elts) if target is binding)
+    return None
+
+
+def _resolve(project: Project, module: Module, name: ast.expr) -> Iterator[Definition]:
+    if isinstance(name, ast.Attribute):
+        for base in resolve(project, module, name.value):
+            yield from _inside(project, base, (name.attr,))
+        for dotted in module.names(name):
+            yield from imported(project, dotted, module.source.path)
+    elif isinstance(name, ast.Name):
+        if found := module.lookup(name.id, name):
+            yield from _bound(project, module, found[1], name.id)
+        else:
+            for dotted in module.names(name):
+                yield from imported(project, dotted, module.source.path)
+
+
+def _bound(project: Project, module: Module, bindings: list[ast.AST], name: str) -> tuple[Definition, ...]:
+    return _unique(found for binding in bindings for found in _binding(project, module, binding, name))
+
+
+def _binding(project: Project, module: Module, binding: ast.AST, name: str) -> Iterator[Definition]:
+    if isinstance(binding, _DEFINITIONS):
+        yield Definition(module, binding)
+    elif target := module.import_target(binding, name):
+        yield from imported(project, target, module.source.path)
+    elif isinstance(binding, ast.Name):
+        value = bound_value(module, binding)
+        aliased = resolve(project, module, value) if isinstance(value, ast.Name | ast.Attribute) else ()
+        yield from aliased or (Definition(module, binding),)
+
+
+def _inside(project: Project, outer: Definition, parts: tuple[str, ...]) -> tuple[Definition, ...]:
+    """What `outer.parts…` stands for, `outer` being a module or a class."""
+    if isinstance(outer.node, ast.Module):
+        return member(project, outer.module, parts) or imported(project, _submodule(outer, parts), outer.module.source.path)
+    if isinstance(outer.node, ast.ClassDef):
+        found = project.class_member(outer, parts[0])
+        if found is None or len(parts) == 1:
+            return (found,) if found else ()
+        return _inside(project, found, parts[1:])
+    return ()
+
+
+def _submodule(package: Definition, parts: tuple[str, ...]) -> str:
+    is_package = package.module.source.path.stem == "__init__"
+    return "." + ".".join(parts) if is_package else ""
+
+
+def _imported(project: Project, dotted: str, importer: Path) -> tuple[Definition, ...]:
+    if not dotted:
+        return ()
+    level = len(dotted) - len(dotted.lstrip("."))
+    dots, parts = dotted[:level], tuple(part for part in dotted[level:].split(".") if part)
+    for cut in range(0 if level else 1, len(parts) + 1):
+        rest = parts[cut:]
+        for path in project.files_of(dots + ".".join(parts[:cut]), importer):
+            if rest and path == importer:
+                continue
+            if rest and not project.mentions(path, rest[0]):
+                continue
+            module = project.module(path)
+            if module is None:
+                continue
+            found = member(project, module, rest) if rest else (Definition(module, module.tree),)
+            if found:
+                return found
+    return ()
+
+
+def _unique(definitions: Iterator[Definition] | tuple[Definition, ...] | object) -> tuple[Definition, ...]:
+    return tuple(dict.fromkeys(definitions))  # type: ignore[call-overload]
+
+
+def functions_of(definitions: tuple[Definition, ...]) -> Iterator[tuple[Definition, Function]]:
+    """Those definitions that are functions."""
+    for definition in definitions:
+        if isinstance(definition.node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield definition, definition.node
