@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -30,6 +30,10 @@ _KEPT_TREES = 400
 """Parsed files held; about 3 MB each for a thousand lines."""
 
 
+_HOPS = 3
+"""How many calls back a parameter is followed to the arguments it is given."""
+
+
 class Project:
     """The files, linked on demand. Definitions are compared by the identity of their nodes."""
 
@@ -40,9 +44,11 @@ class Project:
         self._questions = Questions()
         self._texts: dict[Path, str] = {}
         self._summaries: dict[Path, Summary] = {}
+        self._imported: dict[tuple[str, Path], tuple[Path, ...]] = {}
         self._unreadable: set[Path] = set()
         self._modules: WeakValueDictionary[Path, Module] = WeakValueDictionary()
         self._recent: OrderedDict[Path, Module] = OrderedDict()
+        self.hops = _HOPS
         self._paths = sorted(self._files.paths.values())
 
     @property
@@ -66,7 +72,10 @@ class Project:
     def files_of(self, dotted: str, importer: Path) -> tuple[Path, ...]:
         """The file that `import dotted` in `importer` loads (leading dots are relative); several if unsure which."""
         self._questions.note("files_of", dotted, str(importer))
-        return self._files.imported(dotted, importer)
+        key = (dotted, importer.parent)
+        if key not in self._imported:
+            self._imported[key] = self._files.imported(dotted, importer)
+        return self._imported[key]
 
     def files_calling(self, name: str) -> tuple[Path, ...]:
         """The files in which something of this (undotted) name seems to be called."""
@@ -165,6 +174,10 @@ class Project:
         """The targets `self.name` of a file, by class and name."""
         return self.remember(("self targets", module.tree), lambda: classes.self_targets(module), {})
 
+    def uses(self, module: Module) -> dict[str, list[ast.expr]]:
+        """The places of a file that read a name or attribute, by its last name."""
+        return self.remember(("uses", module.tree), lambda: calls.uses(module), {})
+
     def types(self, module: Module, expression: ast.expr) -> tuple[Definition, ...]:
         """The classes of this project that `expression` may be an instance of; empty: unknown."""
         return classes.types(self, module, expression)
@@ -176,7 +189,7 @@ class Project:
     def sources(self, module: Module, expression: ast.expr) -> tuple[tuple[Module, ast.expr], ...]:
         """The expressions, each with its file, whose value `expression` may hold: through variables, attributes,
         conditionals, and parameters of functions in this project. Flow-insensitive; empty: unknown."""
-        key = ("sources", expression)
+        key = ("sources", expression, self.hops)
         return self.remember(key, lambda: tuple(dict.fromkeys(classes.sources(self, module, expression))), ())
 
     # -- calls ---------------------------------------------------------------------------------------------------
@@ -192,6 +205,15 @@ class Project:
     def callers(self, function: Definition) -> tuple[CallSite, ...]:
         """The calls in this project that may enter `function`, each confirmed by `callees`."""
         return calls.callers(self, function)
+
+    @contextmanager
+    def one_hop(self) -> Iterator[None]:
+        """Within the block, parameters are followed to callers one call fewer. Keeps questions from going in circles."""
+        self.hops -= 1
+        try:
+            yield
+        finally:
+            self.hops += 1
 
     # -- inside --------------------------------------------------------------------------------------------------
 

@@ -32,17 +32,21 @@ class _Target:
 
 
 def callees(project: Project, module: Module, call: ast.Call, receiver: Definition | None) -> tuple[Callee, ...]:
-    key = ("callees", call, receiver.node if receiver else None)
+    key = ("callees", call, receiver.node if receiver else None, project.hops)
     return project.remember(key, lambda: _callees(project, module, call, receiver), ())
 
 
 def callers(project: Project, function: Definition) -> tuple[CallSite, ...]:
-    return project.remember(("callers", function.node), lambda: _callers(project, function), ())
+    if project.hops == 0:
+        return ()
+    key = ("callers", function.node, project.hops)
+    with project.one_hop():
+        return project.remember(key, lambda: _callers(project, function), ())
 
 
 def classes_of(project: Project, module: Module, expression: ast.expr) -> tuple[Definition, ...]:
     """The classes of this project that `expression` may stand for (not be an instance of)."""
-    key = ("classes", expression)
+    key = ("classes", expression, project.hops)
     return project.remember(key, lambda: tuple(dict.fromkeys(_classes_of(project, module, expression))), ())
 
 
@@ -83,7 +87,7 @@ def _callees(project: Project, module: Module, call: ast.Call, receiver: Definit
 def _targets(
     project: Project, module: Module, expression: ast.expr, receiver: Definition | None
 ) -> tuple[_Target, ...]:
-    key = ("targets", expression, receiver.node if receiver else None)
+    key = ("targets", expression, receiver.node if receiver else None, project.hops)
     return project.remember(key, lambda: tuple(dict.fromkeys(_find_targets(project, module, expression, receiver))), ())
 
 
@@ -194,15 +198,15 @@ def _callers(project: Project, function: Definition) -> tuple[CallSite, ...]:
     for name in called_as(project, function):
         for path in project.files_calling(name):
             module = project.module(path)
-            for call in module.calls if module else ():
-                if _last_name(call.func) == name and call not in found and _enters(project, module, call, function):
-                    assert module is not None
+            for used in project.uses(module).get(name, ()) if module else ():
+                assert module is not None
+                call = module.parent(used)
+                if isinstance(call, ast.Call) and call.func is used and _enters(project, module, call, function):
                     found[call] = CallSite(module, call)
     return tuple(found.values())
 
 
-def _enters(project: Project, module: Module | None, call: ast.Call, function: Definition) -> bool:
-    assert module is not None
+def _enters(project: Project, module: Module, call: ast.Call, function: Definition) -> bool:
     return any(callee.function is function.node for callee in project.callees(module, call))
 
 
@@ -235,7 +239,7 @@ def _holders_of(project: Project, name: str, *, call: bool) -> set[str]:
     held: set[str] = set()
     for path in paths:
         module = project.module(path)
-        for node in _uses(module, name) if module else ():
+        for node in project.uses(module).get(name, ()) if module else ():
             assert module is not None
             parent = module.parent(node)
             called = isinstance(parent, ast.Call) and parent.func is node
@@ -244,10 +248,13 @@ def _holders_of(project: Project, name: str, *, call: bool) -> set[str]:
     return held
 
 
-def _uses(module: Module, name: str) -> Iterator[ast.expr]:
+def uses(module: Module) -> dict[str, list[ast.expr]]:
+    """The places that read a name or attribute, by its (last) name."""
+    found: dict[str, list[ast.expr]] = {}
     for node in module.parents:
-        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load) and _last_name(node) == name:
-            yield node
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
+            found.setdefault(_last_name(node), []).append(node)
+    return found
 
 
 def _holders(project: Project, module: Module, expression: ast.AST) -> Iterator[str]:

@@ -98,7 +98,7 @@ def self_targets(module: Module) -> dict[tuple[ast.AST, str], list[ast.Attribute
 
 def types(project: Project, module: Module, expression: ast.expr) -> tuple[Definition, ...]:
     """The classes of this project that `expression` may be an instance of."""
-    key = ("types", expression)
+    key = ("types", expression, project.hops)
     return project.remember(key, lambda: tuple(dict.fromkeys(_types(project, module, expression))), ())
 
 
