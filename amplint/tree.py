@@ -204,13 +204,13 @@ class Module:
             for field in node._fields:
                 value = getattr(node, field, None)
                 if isinstance(value, ast.AST):
-                    if value._fields:
+                    if value._fields or value._attributes:
                         parents[value] = node
                         children.append((value, scope if _evaluated_outside(node, field) else inner))
                 elif isinstance(value, list):
                     child_scope = scope if _evaluated_outside(node, field) else inner
                     for item in value:
-                        if isinstance(item, ast.AST) and item._fields:
+                        if isinstance(item, ast.AST) and (item._fields or item._attributes):
                             parents[item] = node
                             children.append((item, child_scope))
             stack += reversed(children)  # type: ignore[arg-type]
