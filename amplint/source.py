@@ -85,6 +85,10 @@ class Source:
         line = bisect_right(self.line_starts, offset)
         return Position(line, offset - self.line_starts[line - 1] + 1)
 
+    def locate(self, position: Position) -> tuple[int | None, Position]:
+        """Where a place of the text is in the file: the notebook cell (1-based; None in a module), and there."""
+        return None, position
+
     def span(self, node: ast.AST) -> tuple[int, int]:
         """The offsets a located node covers. A definition's span starts at `def` or `class`, not at a decorator."""
         line, column = node.lineno, node.col_offset  # type: ignore[attr-defined]

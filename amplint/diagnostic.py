@@ -1,0 +1,77 @@
+"""A finding as it is reported: with its notebook cell, its source line and the places of its edits.
+
+Plain data, so that it can come from another process or from a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from amplint.rule import Finding, Position, Severity
+from amplint.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedEdit:
+    """Replace what stands between two places by `text`; in a notebook the places are relative to their cell."""
+
+    start: Position
+    end: Position
+    text: str
+    cell: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """`start` and `end` are relative to `cell` (1-based) in a notebook, to the file elsewhere."""
+
+    finding: Finding
+    start: Position
+    end: Position
+    cell: int | None
+    line: str
+    """The text of the line that `start` is on."""
+    edits: tuple[PlacedEdit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What is said of one file. `failures` are tracebacks of rules that broke; `silenced` counts suppressions."""
+
+    diagnostics: tuple[Diagnostic, ...] = ()
+    silenced: int = 0
+    failures: tuple[str, ...] = ()
+    note: str | None = None
+    """Why the file was not judged, if it was skipped."""
+
+
+def place(source: Source, finding: Finding) -> Diagnostic:
+    """The finding with everything a report shows of it."""
+    edits = finding.fix.edits if finding.fix else ()
+    cell, start = source.locate(finding.start)
+    _, end = source.locate(finding.end)
+    return Diagnostic(
+        finding=finding,
+        start=start,
+        end=end,
+        cell=cell,
+        line=source.line(finding.start.line),
+        edits=tuple(_place_edit(source, edit.start, edit.end, edit.text) for edit in edits),
+    )
+
+
+def unplaced(finding: Finding) -> Diagnostic:
+    """A finding in a file that has no readable text."""
+    return Diagnostic(finding, finding.start, finding.end, None, "", ())
+
+
+def worst(diagnostics: Iterator[Diagnostic]) -> Severity | None:
+    """The highest severity among them."""
+    return max((diagnostic.finding.severity for diagnostic in diagnostics), default=None)
+
+
+def _place_edit(source: Source, start: int, end: int, text: str) -> PlacedEdit:
+    cell, first = source.locate(source.position(start))
+    _, last = source.locate(source.position(end))
+    return PlacedEdit(first, last, text, cell)

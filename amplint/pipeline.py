@@ -1,0 +1,193 @@
+"""The stages in order: byte triggers, parse, project, rules, suppressions, report.
+
+A file goes only as far as it must. `Linter.judge` gives plain data for one path, whatever happens in it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import traceback
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amplint.context import Analyses, Context, Options
+from amplint.diagnostic import Judgement, place, unplaced
+from amplint.own_rules import AnalysisIncomplete, UnreadableFile
+from amplint.registry import all_rules
+from amplint.rule import Finding, Position, Rule
+from amplint.source import Source, UnreadableSourceError
+from amplint.suppress import suppress
+from amplint.triggers import Triggers
+
+if TYPE_CHECKING:
+    from amplint.project import Project
+    from amplint.tree import Module
+
+START = Position(1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is looked for: the codes, those left out of single files, and the settings that rules read."""
+
+    codes: frozenset[str]
+    options: Options = field(default_factory=Options)
+    ignored_in: Callable[[Path], Collection[str]] = lambda path: ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The findings in one text, suppressions applied, with the source they are placed in."""
+
+    source: Source | None
+    findings: tuple[Finding, ...] = ()
+    silenced: int = 0
+    failures: tuple[str, ...] = ()
+    note: str | None = None
+
+
+class Linter:
+    """Judges files of one project.
+
+    `files` gives the absolute paths that are linked with each other; it is called when a file has to be parsed.
+    `contents` stand in for what is on the disk.
+    """
+
+    def __init__(
+        self, files: Callable[[], Iterable[Path]], plan: Plan, contents: dict[Path, bytes] | None = None
+    ) -> None:
+        self.plan = plan
+        self._files = files
+        self.contents = dict(contents or {})
+        self._rules = tuple(rule for rule in all_rules() if rule.code in plan.codes)
+        self._triggers = Triggers(self._rules)
+        self._analyses: Analyses | None = None
+
+    def judge(self, path: Path) -> Judgement:
+        """What is said of the file at an absolute path."""
+        checked = self.check(path)
+        source = checked.source
+        return Judgement(
+            diagnostics=tuple(place(source, f) if source else unplaced(f) for f in checked.findings),
+            silenced=checked.silenced,
+            failures=checked.failures,
+            note=checked.note,
+        )
+
+    def check(self, path: Path) -> Checked:
+        """The findings in the file at an absolute path, sorted. Never raises for what is in the file."""
+        try:
+            return self._check(path)
+        except OSError as error:
+            return Checked(None, self._unreadable(path, f"cannot be read: {error.strerror or error}"))
+        except UnreadableSourceError as error:
+            return Checked(None, self._unreadable(path, str(error), Position(error.line, 1)))
+        except Exception as error:
+            finding = _incomplete(path, f"not judged: {_describe(error)}")
+            return Checked(None, (finding,), failures=(_traceback(path, "not judged"),))
+
+    def _check(self, path: Path) -> Checked:
+        data = self._bytes(path)
+        rules = self._candidates(path, data)
+        if not rules:
+            return Checked(None)
+        source = self._source(path)
+        module = self._project().module(path)
+        return self._judge_module(module, rules) if module else self._explain_unparsable(path, source)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Let `data` stand in for the file's bytes from now on."""
+        self.contents[path] = data
+        self._analyses = None
+
+    # -- stages ------------------------------------------------------------------------------------------------
+
+    def _bytes(self, path: Path) -> bytes:
+        return self.contents[path] if path in self.contents else read_bytes(path)
+
+    def _candidates(self, path: Path, data: bytes) -> list[Rule]:
+        left_out = self.plan.ignored_in(path)
+        return [rule for rule in self._triggers.candidates(data) if rule.code not in left_out]
+
+    def _source(self, path: Path) -> Source:
+        return read_source(path, self._bytes(path))
+
+    def _project(self) -> Project:
+        return self._linked().project
+
+    def _linked(self) -> Analyses:
+        if self._analyses is None:
+            from amplint.project import Project
+
+            self._analyses = Analyses(Project(self._files(), self._source), self.plan.options)
+        return self._analyses
+
+    def _judge_module(self, module: Module, rules: list[Rule]) -> Checked:
+        path = module.source.path
+        context = Context(module, self._linked())
+        findings: list[Finding] = []
+        failures: list[str] = []
+        for rule in rules:
+            try:
+                findings += rule.check(context)
+            except Exception as error:
+                failures.append(_traceback(path, rule.code))
+                findings.append(_incomplete(path, f"{rule.code} {rule.name} failed: {_describe(error)}"))
+        ran = self.plan.codes - set(self.plan.ignored_in(path))
+        distinct = dict.fromkeys(f for f in findings if f.code in ran)
+        suppressed = suppress(module.source, list(distinct), ran)
+        ordered = sorted(suppressed.findings, key=lambda finding: finding.sort_key)
+        return Checked(module.source, tuple(ordered), suppressed.silenced, tuple(failures))
+
+    # -- what cannot be judged ---------------------------------------------------------------------------------
+
+    def _explain_unparsable(self, path: Path, source: Source) -> Checked:
+        from amplint.tree import parse
+
+        try:
+            parse(source)
+        except SyntaxError as error:
+            line = min(max(error.lineno or 1, 1), len(source.line_starts))
+            column = min(max(error.offset or 1, 1), len(source.line(line)) + 1)
+            return Checked(source, self._unreadable(path, f"cannot be parsed: {error.msg}", Position(line, column)))
+        except (ValueError, RecursionError, MemoryError) as error:
+            return Checked(source, self._unreadable(path, f"cannot be parsed: {_describe(error)}"))
+        return Checked(source)
+
+    def _unreadable(self, path: Path, message: str, at: Position = START) -> tuple[Finding, ...]:
+        rule = UnreadableFile
+        if rule.code not in self.plan.codes or rule.code in self.plan.ignored_in(path):
+            return ()
+        return (Finding(path, at, at, rule.code, rule.name, rule.severity, message),)
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a regular file. Raises OSError; never opens a pipe or a device."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(f"{path} is no regular file")
+    return path.read_bytes()
+
+
+def read_source(path: Path, data: bytes) -> Source:
+    """The program in a file's bytes. Raises UnreadableSourceError."""
+    if path.suffix == ".ipynb":
+        from amplint.notebook import Notebook
+
+        return Notebook.from_bytes(path, data)
+    return Source.from_bytes(path, data)
+
+
+def _incomplete(path: Path, message: str) -> Finding:
+    rule = AnalysisIncomplete
+    return Finding(path, START, START, rule.code, rule.name, rule.severity, message)
+
+
+def _traceback(path: Path, what: str) -> str:
+    return f"{path}: {what}\n{traceback.format_exc()}"
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
