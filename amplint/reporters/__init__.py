@@ -32,6 +32,13 @@ class Report:
         """The path relative to `base` with forward slashes, or whole if it lies outside."""
         return (path.relative_to(self.base) if path.is_relative_to(self.base) else path).as_posix()
 
+    def message(self, diagnostic: Diagnostic) -> str:
+        """The message; in a notebook preceded by the cell, for formats that have no place for it."""
+        message = diagnostic.finding.message
+        return (
+            message if diagnostic.cell is None else f"cell {diagnostic.cell}, line {diagnostic.start.line}: {message}"
+        )
+
     def fixable(self, safety: Safety) -> int:
         """How many findings have a fix of this safety."""
         return sum(d.finding.fix is not None and d.finding.fix.safety is safety for d in self.diagnostics)

@@ -17,15 +17,13 @@ def render(report: Report) -> str:
 def _command(report: Report, diagnostic: Diagnostic) -> str:
     finding = diagnostic.finding
     shown = report.shown(finding.path)
-    message = finding.message
+    message = report.message(diagnostic)
     properties = {"title": f"amplint ({finding.code} {finding.name})", "file": shown}
     if diagnostic.cell is None:
         properties |= {"line": str(diagnostic.start.line), "col": str(diagnostic.start.column)}
         properties["endLine"] = str(diagnostic.end.line)
         if diagnostic.end.line == diagnostic.start.line:
             properties["endColumn"] = str(diagnostic.end.column)
-    else:
-        message = f"cell {diagnostic.cell}, line {diagnostic.start.line}: {message}"
     if finding.fix:
         message += f"\nhelp: {finding.fix.message} ({finding.fix.safety} fix)"
     listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items())

@@ -52,16 +52,14 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 def _result(report: Report, diagnostic: Diagnostic, index: dict[str, int], mark: str) -> dict[str, Any]:
     finding = diagnostic.finding
-    message = finding.message
     region = _region(diagnostic.start, diagnostic.end)
     if diagnostic.cell is not None:
-        message = f"cell {diagnostic.cell}, line {diagnostic.start.line}: {message}"
         region = {"startLine": 1}
     result: dict[str, Any] = {
         "ruleId": finding.code,
         "ruleIndex": index[finding.code],
         "level": _LEVELS[finding.severity],
-        "message": {"text": printable(message)},
+        "message": {"text": printable(report.message(diagnostic))},
         "locations": [{"physicalLocation": {"artifactLocation": _artifact(report, finding.path), "region": region}}],
         "partialFingerprints": {"amplint/v1": mark},
     }
