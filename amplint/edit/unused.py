@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 
 from amplint import torch_ops
+from amplint.flow import definitions
 from amplint.tree import Module
 
 _REFLECTION = ("locals", "vars", "eval", "exec")
@@ -71,17 +72,20 @@ def _dead_assignments(
     gone: set[int],
     pure: Callable[[Module, ast.expr], bool],
 ) -> Iterator[ast.stmt]:
+    """The assignments to `name` that reach no reader that stays."""
     bindings = module.bindings(function, name)
-    assignments = [module.parents[binding] for binding in bindings]
-    if not bindings or any(id(statement) in gone for statement in assignments):
+    if _is_reflected(function) or any(isinstance(module.parents[b], ast.AugAssign) for b in bindings):
         return
-    own = {id(node) for statement in assignments for node in ast.walk(statement)}
-    for statement, binding in zip(assignments, bindings, strict=True):
-        if not _is_plain_assignment(statement, binding) or not pure(module, statement.value):  # type: ignore[attr-defined]
-            return
-    readers = [node for node in _uses(module, function, name) if id(node) not in gone and id(node) not in own]
-    if not readers and not _is_reflected(function):
-        yield from assignments  # type: ignore[misc]
+    readers = [node for node in _uses(module, function, name) if id(node) not in gone]
+    if not all(isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) for node in readers):
+        return
+    read = {id(reaching.node) for node in readers for reaching in definitions(module, node)}  # type: ignore[arg-type]
+    for binding in module.bindings(function, name):
+        statement = module.parents[binding]
+        if id(binding) in read or id(statement) in gone or not _is_plain_assignment(statement, binding):
+            continue
+        if pure(module, statement.value):  # type: ignore[attr-defined]
+            yield statement  # type: ignore[misc]
 
 
 def _is_plain_assignment(statement: ast.AST, binding: ast.AST) -> bool:
