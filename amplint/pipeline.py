@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from amplint.context import Analyses, Context, Options
 from amplint.diagnostic import Judgement, place, unplaced
@@ -21,10 +20,6 @@ from amplint.rule import Finding, Position, Rule
 from amplint.source import Source, UnreadableSourceError
 from amplint.suppress import suppress
 from amplint.triggers import Triggers
-
-if TYPE_CHECKING:
-    from amplint.project import Project
-    from amplint.tree import Module
 
 START = Position(1, 1)
 
@@ -95,13 +90,21 @@ class Linter:
         if not rules:
             return Checked(None)
         source = self._source(path)
-        module = self._project().module(path)
-        return self._judge_module(module, rules) if module else self._explain_unparsable(path, source)
+        analyses = self._linked()
+        module = analyses.project.module(path)
+        if module is None:
+            return self._explain_unparsable(path, source)
+        return self._judge_module(Context(module, analyses), rules)
 
     def replace(self, path: Path, data: bytes) -> None:
         """Let `data` stand in for the file's bytes from now on."""
+        if self.contents.get(path) == data:
+            return
         self.contents[path] = data
-        self._analyses = None
+        if self._analyses is not None:
+            project = self._analyses.project
+            project.forget(path)
+            self._analyses = Analyses(project, self.plan.options)
 
     # -- stages ------------------------------------------------------------------------------------------------
 
@@ -115,19 +118,17 @@ class Linter:
     def _source(self, path: Path) -> Source:
         return read_source(path, self._bytes(path))
 
-    def _project(self) -> Project:
-        return self._linked().project
-
     def _linked(self) -> Analyses:
         if self._analyses is None:
             from amplint.project import Project
 
             self._analyses = Analyses(Project(self._files(), self._source), self.plan.options)
+        elif self._analyses.project.trim():
+            self._analyses = Analyses(self._analyses.project, self.plan.options)
         return self._analyses
 
-    def _judge_module(self, module: Module, rules: list[Rule]) -> Checked:
-        path = module.source.path
-        context = Context(module, self._linked())
+    def _judge_module(self, context: Context, rules: list[Rule]) -> Checked:
+        source, path = context.source, context.source.path
         findings: list[Finding] = []
         failures: list[str] = []
         for rule in rules:
@@ -138,9 +139,9 @@ class Linter:
                 findings.append(_incomplete(path, f"{rule.code} {rule.name} failed: {_describe(error)}"))
         ran = self.plan.codes - set(self.plan.ignored_in(path))
         distinct = dict.fromkeys(f for f in findings if f.code in ran)
-        suppressed = suppress(module.source, list(distinct), ran)
+        suppressed = suppress(source, list(distinct), ran)
         ordered = sorted(suppressed.findings, key=lambda finding: finding.sort_key)
-        return Checked(module.source, tuple(ordered), suppressed.silenced, tuple(failures))
+        return Checked(source, tuple(ordered), suppressed.silenced, tuple(failures))
 
     # -- what cannot be judged ---------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from amplint.pipeline import Linter
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 SEVERITIES = ("error", "warning", "info")
 STDIN = Path("-")
 
@@ -33,6 +34,7 @@ class Run:
     settings: Settings
     files: list[Path]
     linter: Linter
+    standard_input: bool
 
 
 def run_options(command: F) -> F:
@@ -59,7 +61,7 @@ def _torch_version(ctx: click.Context, param: click.Parameter, value: str | None
 
 
 _PATH = click.Path(path_type=Path)
-_RUN_OPTIONS = (
+_RUN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.argument("paths", nargs=-1, type=click.Path(path_type=Path, allow_dash=True)),
     click.option("--stdin-filename", type=_PATH, help="The name of the file given on standard input (-)."),
     click.option(
@@ -113,23 +115,22 @@ def prepare(paths: tuple[Path, ...], options: dict[str, Any]) -> Run:
 
     paths = paths or (Path(),)
     standard_input = STDIN in paths
-    named = [path for path in paths if path != STDIN]
-    name = options["stdin_filename"]
-    if standard_input and named:
+    name: Path | None = options["stdin_filename"]
+    if standard_input and len(paths) > 1:
         raise Failure("- cannot be combined with other paths")
     if name and not standard_input:
         raise Failure("--stdin-filename needs - as the path")
-    around = [name or Path()] if standard_input else named
+    around = (name or Path(),) if standard_input else paths
     settings = settings_of(around, options)
     contents: dict[Path, bytes] = {}
     if standard_input:
         path = Path(name or "stdin.py").absolute()
         files = [] if settings.force_exclude and settings.excludes.match_any(path) else [path]
-        contents = {path: click.get_binary_stream("stdin").read()}
+        contents = {path: sys.stdin.buffer.read()}
     else:
         try:
             files = discover(
-                named,
+                paths,
                 settings.excludes,
                 force_exclude=settings.force_exclude,
                 respect_gitignore=settings.respect_gitignore,
@@ -137,21 +138,22 @@ def prepare(paths: tuple[Path, ...], options: dict[str, Any]) -> Run:
         except MissingPathError as error:
             raise Failure(str(error)) from None
     plan = Plan(settings.codes, settings.options, settings.ignored_in)
-    return Run(settings, files, Linter(lambda: surroundings(around, files, settings.excludes), plan, contents))
+    linter = Linter(lambda: surroundings(around, files, settings.excludes), plan, contents)
+    return Run(settings, files, linter, standard_input)
 
 
-def progress(files: list[Path], *, verb: str = "Checking") -> Iterator[Path]:
-    """The files, with a line on a waiting terminal's standard error after the first second."""
+def progress(items: Sequence[T], *, verb: str = "Checking") -> Iterator[T]:
+    """The items, with a line on a waiting terminal's standard error after the first second."""
     if not sys.stderr.isatty():
-        yield from files
+        yield from items
         return
     begun, shown = time.monotonic(), False
-    for number, path in enumerate(files):
+    for number, item in enumerate(items):
         if time.monotonic() - begun > 1:
             shown = True
-            sys.stderr.write(f"\r\x1b[K{verb} {number} of {len(files)}")
+            sys.stderr.write(f"\r\x1b[K{verb} {number} of {len(items)}")
             sys.stderr.flush()
-        yield path
+        yield item
     if shown:
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()

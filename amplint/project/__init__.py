@@ -116,6 +116,15 @@ class Project:
         self._modules[module.source.path] = module
         self._recent[module.source.path] = module
 
+    def forget(self, path: Path) -> None:
+        """Read one file anew. Analyses made over this project must be made anew."""
+        self._texts.pop(path, None)
+        self._summaries.pop(path, None)
+        self._modules.pop(path, None)
+        self._recent.pop(path, None)
+        self._unreadable.discard(path)
+        self._questions.clear()
+
     def trim(self) -> bool:
         """Forget what was parsed, if that is much. True if so: analyses made over this project must be made anew."""
         if len(self._recent) <= _KEPT_TREES:
@@ -189,7 +198,7 @@ class Project:
     def sources(self, module: Module, expression: ast.expr) -> tuple[tuple[Module, ast.expr], ...]:
         """The expressions, each with its file, whose value `expression` may hold: through variables, attributes,
         conditionals, and parameters of functions in this project. Flow-insensitive; empty: unknown."""
-        key = ("sources", expression, self.hops)
+        key = ("sources", names.identity(module, expression), self.hops)
         return self.remember(key, lambda: tuple(dict.fromkeys(classes.sources(self, module, expression))), ())
 
     # -- calls ---------------------------------------------------------------------------------------------------
