@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from amplint.project import classes
 from amplint.project.definitions import Callee, CallSite, Definition
+from amplint.project.names import identity
 from amplint.tree import Module
 
 if TYPE_CHECKING:
     from amplint.project import Project
+
+T = TypeVar("T")
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -46,7 +49,7 @@ def callers(project: Project, function: Definition) -> tuple[CallSite, ...]:
 
 def classes_of(project: Project, module: Module, expression: ast.expr) -> tuple[Definition, ...]:
     """The classes of this project that `expression` may stand for (not be an instance of)."""
-    key = ("classes", expression, project.hops)
+    key = ("classes", identity(module, expression), project.hops)
     return project.remember(key, lambda: tuple(dict.fromkeys(_classes_of(project, module, expression))), ())
 
 
@@ -54,26 +57,27 @@ def _classes_of(project: Project, module: Module, expression: ast.expr) -> Itera
     for found in project.resolve(module, expression) if isinstance(expression, ast.Name | ast.Attribute) else ():
         if isinstance(found.node, ast.ClassDef):
             yield found
-    for found_in, value in _values(project, module, expression):
-        yield from classes_of(project, found_in, value)
+    yield from _through(project, module, expression, project.classes_of)
 
 
-def _values(project: Project, module: Module, expression: ast.expr) -> Iterator[tuple[Module, ast.expr]]:
-    """One step from an expression to those that it may hold."""
+def _through(project: Project, module: Module, expression: ast.expr, ask: classes.Ask[T]) -> list[T]:
+    """What `ask` answers about the expressions that `expression` may hold, one step on."""
+    steps: list[tuple[Module, ast.expr]] = []
     if isinstance(expression, ast.Name | ast.Attribute):
-        for definition in classes.variables(project, module, expression):
-            yield from classes.values_of(project, definition)
-    elif isinstance(expression, ast.IfExp):
-        yield from ((module, part) for part in (expression.body, expression.orelse))
+        variables = classes.variables(project, module, expression)
+        return [found for variable in variables for found in classes.through(project, variable, ask)]
+    if isinstance(expression, ast.IfExp):
+        steps = [(module, expression.body), (module, expression.orelse)]
     elif isinstance(expression, ast.BoolOp):
-        yield from ((module, part) for part in expression.values)
+        steps = [(module, part) for part in expression.values]
     elif isinstance(expression, ast.NamedExpr):
-        yield module, expression.value
+        steps = [(module, expression.value)]
     elif isinstance(expression, ast.Subscript):
-        yield from classes.elements(project, module, expression.value)
+        steps = list(classes.elements(project, module, expression.value))
     elif isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
         if expression.func.attr == "get" and expression.args:
-            yield from classes.elements(project, module, expression.func.value)
+            steps = list(classes.elements(project, module, expression.func.value))
+    return [found for found_in, value in steps for found in ask(found_in, value)]
 
 
 def _callees(project: Project, module: Module, call: ast.Call, receiver: Definition | None) -> tuple[Callee, ...]:
@@ -87,7 +91,7 @@ def _callees(project: Project, module: Module, call: ast.Call, receiver: Definit
 def _targets(
     project: Project, module: Module, expression: ast.expr, receiver: Definition | None
 ) -> tuple[_Target, ...]:
-    key = ("targets", expression, receiver.node if receiver else None, project.hops)
+    key = ("targets", identity(module, expression), receiver.node if receiver else None, project.hops)
     return project.remember(key, lambda: tuple(dict.fromkeys(_find_targets(project, module, expression, receiver))), ())
 
 
@@ -105,8 +109,12 @@ def _find_targets(
                 yield _Target(found)
             elif isinstance(found.node, ast.ClassDef) and (init := project.method(found, "__init__")):
                 yield _Target(init, cls=found, bound=True)
-    for found_in, value in _values(project, module, expression):
-        yield from _targets(project, found_in, value, receiver if found_in is module else None)
+    yield from _through(
+        project,
+        module,
+        expression,
+        lambda found_in, value: _targets(project, found_in, value, receiver if found_in is module else None),
+    )
     if isinstance(expression, ast.Call):
         yield from _of_call(project, module, expression, receiver)
 
@@ -195,8 +203,12 @@ def _bind(target: _Target, call: ast.Call) -> Callee:
 
 def _callers(project: Project, function: Definition) -> tuple[CallSite, ...]:
     found: dict[ast.Call, CallSite] = {}
+    here = function.module.source.path
     for name in called_as(project, function):
-        for path in project.files_calling(name):
+        paths = project.files_calling(name)
+        if len(paths) > _MAX_FILES:
+            paths = tuple(path for path in paths if path.parent == here.parent)
+        for path in paths:
             module = project.module(path)
             for used in project.uses(module).get(name, ()) if module else ():
                 assert module is not None

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from amplint.project.definitions import Definition, default_of
-from amplint.project.names import bound_value
+from amplint.project.names import bound_value, identity
 from amplint.tree import Module
 
 if TYPE_CHECKING:
     from amplint.project import Project
+
+T = TypeVar("T")
+Ask: TypeAlias = Callable[[Module, ast.expr], Iterable[T]]
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -98,13 +101,13 @@ def self_targets(module: Module) -> dict[tuple[ast.AST, str], list[ast.Attribute
 
 def types(project: Project, module: Module, expression: ast.expr) -> tuple[Definition, ...]:
     """The classes of this project that `expression` may be an instance of."""
-    key = ("types", expression, project.hops)
+    key = ("types", identity(module, expression), project.hops)
     return project.remember(key, lambda: tuple(dict.fromkeys(_types(project, module, expression))), ())
 
 
 def elements(project: Project, module: Module, expression: ast.expr) -> Iterator[tuple[Module, ast.expr]]:
     """The expressions that iterating over (or indexing) `expression` may give."""
-    for found_in, value in sources(project, module, expression):
+    for found_in, value in project.sources(module, expression):
         if isinstance(value, ast.List | ast.Tuple | ast.Set):
             yield from ((found_in, element) for element in value.elts)
         elif isinstance(value, ast.ListComp | ast.GeneratorExp | ast.SetComp):
@@ -120,27 +123,22 @@ def elements(project: Project, module: Module, expression: ast.expr) -> Iterator
 _CONTAINERS = frozenset("ModuleList ModuleDict Sequential list tuple dict reversed sorted set".split())
 
 
-def sources(
-    project: Project, module: Module, expression: ast.expr, depth: int = 6
-) -> Iterator[tuple[Module, ast.expr]]:
+def sources(project: Project, module: Module, expression: ast.expr) -> Iterator[tuple[Module, ast.expr]]:
     """The expressions whose value `expression` may hold, through names, attributes, conditionals and parameters.
 
     An expression that is not a variable is its own source.
     """
-    if depth == 0:
-        return
     if isinstance(expression, ast.IfExp):
         for branch in (expression.body, expression.orelse):
-            yield from sources(project, module, branch, depth)
+            yield from project.sources(module, branch)
     elif isinstance(expression, ast.BoolOp):
         for branch in expression.values:
-            yield from sources(project, module, branch, depth)
+            yield from project.sources(module, branch)
     elif isinstance(expression, ast.NamedExpr):
-        yield from sources(project, module, expression.value, depth)
+        yield from project.sources(module, expression.value)
     elif isinstance(expression, ast.Name | ast.Attribute):
         for definition in variables(project, module, expression):
-            for found_in, value in values_of(project, definition):
-                yield from sources(project, found_in, value, depth - 1)
+            yield from through(project, definition, project.sources)
     else:
         yield module, expression
 
@@ -160,23 +158,29 @@ def variables(project: Project, module: Module, expression: ast.Name | ast.Attri
             yield definition
 
 
-def values_of(project: Project, definition: Definition) -> Iterator[tuple[Module, ast.expr]]:
-    """The expressions that a variable's binding gives it: the value, or a parameter's default and arguments."""
+def through(project: Project, definition: Definition, ask: Ask[T]) -> list[T]:
+    """What `ask` answers about each expression that a variable's binding gives it.
+
+    A parameter has its default and the arguments of its callers; those are asked about with one hop fewer.
+    """
     module, node = definition.module, definition.node
     if not isinstance(node, ast.arg):
         value = bound_value(module, node)
-        if value is not None:
-            yield module, value
-        return
+        return list(ask(module, value)) if value is not None else []
     function = module.parent(module.parent(node) or node)
     if not isinstance(function, _FUNCTIONS):
-        return
-    if default := default_of(function, node.arg):
-        yield module, default
-    for site in project.callers(Definition(module, function)):
-        for callee in project.callees(site.module, site.call):
-            if callee.function is function and (argument := callee.argument(node.arg)):
-                yield site.module, argument
+        return []
+    default = default_of(function, node.arg)
+    found = list(ask(module, default)) if default else []
+    if project.hops == 0:
+        return found
+    sites = project.callers(Definition(module, function))
+    with project.one_hop():
+        for site in sites:
+            for callee in project.callees(site.module, site.call):
+                if callee.function is function and (argument := callee.argument(node.arg)):
+                    found += ask(site.module, argument)
+    return found
 
 
 def _types(project: Project, module: Module, expression: ast.expr) -> Iterator[Definition]:
@@ -269,10 +273,7 @@ def _types_of_parameter(project: Project, module: Module, parameter: ast.arg) ->
         if annotated:
             yield from annotated
             return
-    for site in project.callers(Definition(module, function)):
-        for callee in project.callees(site.module, site.call):
-            if callee.function is function and (argument := callee.argument(parameter.arg)):
-                yield from project.types(site.module, argument)
+    yield from through(project, Definition(module, parameter), project.types)
 
 
 def _annotated(project: Project, module: Module, annotation: ast.expr) -> Iterator[Definition]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from amplint.project.definitions import Definition
@@ -21,8 +21,17 @@ def resolve(project: Project, module: Module, name: ast.expr | str) -> tuple[Def
     """The definitions that an expression of `module`, or a dotted name imported from it, stands for."""
     if isinstance(name, str):
         return imported(project, name, module.source.path)
-    key = ("resolve", name)
+    if not isinstance(name, ast.Name | ast.Attribute):
+        return ()
+    key = ("resolve", identity(module, name))
     return project.remember(key, lambda: _unique(_resolve(project, module, name)), ())
+
+
+def identity(module: Module, expression: ast.expr) -> Hashable:
+    """What answers that disregard the order of statements depend on: for a name, the scope and its name there."""
+    if isinstance(expression, ast.Name) and (found := module.lookup(expression.id, expression)):
+        return found[0], expression.id
+    return expression
 
 
 def imported(project: Project, dotted: str, importer: Path) -> tuple[Definition, ...]:
@@ -123,8 +132,8 @@ def _imported(project: Project, dotted: str, importer: Path) -> tuple[Definition
     return ()
 
 
-def _unique(definitions: Iterator[Definition] | tuple[Definition, ...] | object) -> tuple[Definition, ...]:
-    return tuple(dict.fromkeys(definitions))  # type: ignore[call-overload]
+def _unique(definitions: Iterable[Definition]) -> tuple[Definition, ...]:
+    return tuple(dict.fromkeys(definitions))
 
 
 def functions_of(definitions: tuple[Definition, ...]) -> Iterator[tuple[Definition, Function]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 Question = tuple[str, ...]
@@ -11,8 +12,16 @@ Question = tuple[str, ...]
 
 T = TypeVar("T")
 
-_MAX_DEPTH = 60
-_MAX_WORK = 20_000
+_MAX_DEPTH = 80
+_MAX_WORK = 4_000
+
+
+@dataclass
+class _Frame:
+    """A question being answered: the primitives it rests on so far, and the outer questions it could not await."""
+
+    asked: set[Question] = field(default_factory=set)
+    unanswered: set[Hashable] = field(default_factory=set)
 
 
 class Questions:
@@ -24,9 +33,8 @@ class Questions:
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, tuple[Any, frozenset[Question]]] = {}
-        self._open: dict[Hashable, None] = {}
-        self._circular: set[Hashable] = set()
-        self._recorders: list[set[Question]] = []
+        self._open: set[Hashable] = set()
+        self._frames: list[_Frame] = []
         self._work = 0
 
     def clear(self) -> None:
@@ -35,40 +43,48 @@ class Questions:
     @contextmanager
     def recording(self) -> Iterator[set[Question]]:
         """The primitive questions that answers within the block rest on."""
-        asked: set[Question] = set()
-        self._recorders.append(asked)
+        frame = _Frame()
+        self._frames.append(frame)
         try:
-            yield asked
+            yield frame.asked
         finally:
-            self._recorders.pop()
-            if self._recorders:
-                self._recorders[-1] |= asked
+            self._frames.pop()
+            if self._frames:
+                self._frames[-1].asked |= frame.asked
 
     def note(self, *question: str) -> None:
         """A primitive question was asked."""
-        if self._recorders:
-            self._recorders[-1].add(question)
+        if self._frames:
+            self._frames[-1].asked.add(question)
 
     def remember(self, key: Hashable, answer: Callable[[], T], default: T) -> T:
         """The answer to `key`, worked out once. `default` if that needs itself, or is too deep or too much work."""
         if key in self._answers:
             known, rests_on = self._answers[key]
-            if self._recorders:
-                self._recorders[-1] |= rests_on
+            if self._frames:
+                self._frames[-1].asked |= rests_on
             return known  # type: ignore[no-any-return]
+        outer = self._frames[-1] if self._frames else _Frame()
         if not self._open:
             self._work = 0
         self._work += 1
-        if key in self._open or len(self._open) > _MAX_DEPTH or self._work > _MAX_WORK:
-            self._circular |= self._open.keys() if key not in self._open else {key}
+        if key in self._open:
+            outer.unanswered.add(key)
             return default
-        self._open[key] = None
+        if len(self._open) > _MAX_DEPTH or self._work > _MAX_WORK:
+            outer.unanswered |= self._open
+            return default
+        frame = _Frame()
+        self._open.add(key)
+        self._frames.append(frame)
         try:
-            with self.recording() as asked:
-                result = answer()
+            result = answer()
         finally:
-            del self._open[key]
-            self._circular.discard(key)
-        if not self._circular:
-            self._answers[key] = result, frozenset(asked)
+            self._open.discard(key)
+            self._frames.pop()
+            outer.asked |= frame.asked
+        frame.unanswered.discard(key)
+        outer.unanswered |= frame.unanswered
+        if not frame.unanswered:
+            self._answers[key] = result, frozenset(frame.asked)
         return result
