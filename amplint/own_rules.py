@@ -22,11 +22,12 @@ class OwnRule(Rule):
 
 
 class UnreadableFile(OwnRule):
-    """A file that seems to use torch cannot be decoded or parsed.
+    """A file that a rule would look at cannot be decoded or parsed.
 
     ## What it does
     Reports, once per file, that the bytes are no text in the encoding they declare, or the text is no Python of any
-    version. The other files go on. A broken file with nothing of torch in it is not reported: that is Python's affair.
+    version. The other files go on. A broken file that holds no word any rule looks for is not reported: that is
+    Python's own affair.
 
     ## Why is this bad?
     Nothing in the file was judged, so its silence proves nothing. It counts as an error in the exit status.
@@ -39,7 +40,7 @@ class UnreadableFile(OwnRule):
     name = "unreadable-file"
     severity = Severity.ERROR
     summary = "a file that cannot be decoded or parsed"
-    triggers = ((b"torch",),)
+    triggers = ()
 
 
 class AnalysisIncomplete(OwnRule):
