@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -71,9 +71,6 @@ class Settings:
         ]
 
 
-KEYS = tuple(f.name.replace("_", "-") for f in fields(Settings) if f.name not in ("root", "origins"))
-
-
 def load(paths: Iterable[Path], *, config: Path | None = None, isolated: bool = False) -> Settings:
     """The settings for a run over `paths`: of `config` if given, else of the nearest file above them.
 
@@ -87,7 +84,7 @@ def load(paths: Iterable[Path], *, config: Path | None = None, isolated: bool = 
 
 def nearest(paths: Iterable[Path]) -> Path | None:
     """The first amplint.toml, or pyproject.toml with a `[tool.amplint]` table, from the paths' common folder upward."""
-    start = _common_folder(paths)
+    start = common_folder(paths)
     for folder in (start, *start.parents):
         for name in FILE_NAMES:
             candidate = folder / name
@@ -156,7 +153,7 @@ def _parse(path: Path, data: bytes) -> dict[str, Any]:
 def _convert(path: Path, key: str, value: Any) -> Any:
     """The value of a key as Settings holds it."""
     try:
-        return _CONVERTERS[key](value)
+        return KEYS[key].convert(value)
     except UnknownSelectorError as error:
         raise ConfigError(f"{path}: {key}: {error}") from None
     except (TypeError, ValueError) as error:
@@ -210,19 +207,57 @@ def _torch_version(value: Any) -> tuple[int, int]:
         raise ValueError('must be a version such as "2.4"') from None
 
 
-_CONVERTERS: dict[str, Callable[[Any], Any]] = {
-    "select": _selectors,
-    "ignore": _selectors,
-    "extend-select": _selectors,
-    "exclude": _strings,
-    "extend-exclude": _strings,
-    "force-exclude": _flag,
-    "respect-gitignore": _flag,
-    "per-file-ignores": _per_file_ignores,
-    "fail-on": _severity,
-    "max-norm": _positive,
-    "torch-version": _torch_version,
+_LIST = {"type": "array", "items": {"type": "string"}}
+_FLAG = {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of the configuration: how its value is read, its JSON schema, and what it is for."""
+
+    convert: Callable[[Any], Any]
+    schema: dict[str, Any]
+    meaning: str
+
+
+KEYS = {
+    "select": Key(
+        _selectors, _LIST, "Rules to run: codes, prefixes, names or ALL. Default: all that are on by default."
+    ),
+    "ignore": Key(_selectors, _LIST, "Rules not to run. The more specific of two selectors wins."),
+    "extend-select": Key(_selectors, _LIST, "Rules to run besides those selected."),
+    "exclude": Key(_strings, _LIST, "Patterns of files to leave out, as in .gitignore, in place of the usual ones."),
+    "extend-exclude": Key(_strings, _LIST, "Patterns of files to leave out besides."),
+    "force-exclude": Key(_flag, _FLAG, "Leave excluded files out even if they are named on the command line."),
+    "respect-gitignore": Key(_flag, _FLAG, "Leave out what .gitignore leaves out. Default: true."),
+    "per-file-ignores": Key(
+        _per_file_ignores, {"type": "object", "additionalProperties": _LIST}, "Rules not to run, by pattern of files."
+    ),
+    "fail-on": Key(
+        _severity,
+        {"enum": [str(s) for s in Severity]},
+        "The severity from which the exit status is 1. Default: warning.",
+    ),
+    "max-norm": Key(
+        _positive,
+        {"type": "number", "exclusiveMinimum": 0},
+        "What the fix of AMP202 clips the gradient norm to. Default: 1.0.",
+    ),
+    "torch-version": Key(
+        _torch_version, {"type": "string", "pattern": r"^\d+\.\d+"}, "The oldest torch that the code has to run with."
+    ),
 }
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of the table `[tool.amplint]`, and of an amplint.toml."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Configuration of amplint",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {name: {**key.schema, "description": key.meaning} for name, key in KEYS.items()},
+    }
 
 
 def _did_you_mean(word: str, words: Iterable[str]) -> str:
@@ -232,7 +267,8 @@ def _did_you_mean(word: str, words: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _common_folder(paths: Iterable[Path]) -> Path:
+def common_folder(paths: Iterable[Path]) -> Path:
+    """The deepest folder that holds all paths."""
     absolute = [os.path.abspath(path) for path in paths]
     if not absolute:
         return Path.cwd()

@@ -96,6 +96,13 @@ class Linter:
             return self._explain_unparsable(path, source)
         return self._judge_module(Context(module, analyses), rules)
 
+    def source(self, path: Path) -> Source | None:
+        """The text of a file as it stands; None if it cannot be read."""
+        try:
+            return self._source(path)
+        except (OSError, UnreadableSourceError):
+            return None
+
     def replace(self, path: Path, data: bytes) -> None:
         """Let `data` stand in for the file's bytes from now on."""
         if self.contents.get(path) == data:

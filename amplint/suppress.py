@@ -26,7 +26,7 @@ _DIRECTIVE = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_NEVER_SUPPRESSED = ("AMP000", "AMP002")
+NEVER_SUPPRESSED = ("AMP000", "AMP002")
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Suppression:
 
     def silence(self, finding: Finding) -> bool:
         """Whether it silences `finding`, noting what did."""
-        if not self.covers(finding) or finding.code in _NEVER_SUPPRESSED:
+        if not self.covers(finding) or finding.code in NEVER_SUPPRESSED:
             return False
         if self.selectors is None:
             self.used.add("*")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -29,21 +29,48 @@ FORMATS = ("text", "json", "github", "sarif", "gitlab", "junit", "rdjson", "azur
 )
 @click.option("--statistics", is_flag=True, help="Count the findings of each rule instead of listing them.")
 @click.option("--exit-zero", is_flag=True, help="Exit with 0 whatever is found.")
+@click.option("--baseline", type=click.Path(path_type=Path), help="Report only what this file does not list.")
+@click.option("--diff-base", metavar="REV", help="Report only on lines changed since a git revision.")
+@click.option("--add-ignore", is_flag=True, help="Silence the findings by comments in the files.")
+@click.option("--watch", is_flag=True, help="Check again whenever a file changes.")
 @click.option("--show-files", is_flag=True, help="List the files that would be checked.")
 def command(paths: tuple[Path, ...], **options: Any) -> None:
     """Report the faults in PATHS (files or folders, default: here; - for standard input).
 
     Exit status: 0 nothing at or above the threshold, 1 findings, 2 usage, configuration or a missing path.
     """
+    if options["watch"]:
+        _watch(paths, options)
+    raise SystemExit(_check(paths, options))
+
+
+def _check(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
+    """One run; gives the exit status."""
     run = prepare(paths, options)
     if options["show_files"]:
         write("".join(f"{path}\n" for path in run.files))
-        return
+        return 0
     judgements = judge(run, verbose=options["verbose"], quiet=options["quiet"])
-    diagnostics = [diagnostic for judgement in judgements for diagnostic in judgement.diagnostics]
+    diagnostics = _relevant(run, [d for judgement in judgements for d in judgement.diagnostics], options)
+    if options["add_ignore"]:
+        _add_ignores(run, diagnostics)
+        return 0
     publish(run, diagnostics, sum(j.silenced for j in judgements), options)
-    if not options["exit_zero"] and fails(run, diagnostics):
-        raise SystemExit(1)
+    return 1 if fails(run, diagnostics) and not options["exit_zero"] else 0
+
+
+def _watch(paths: tuple[Path, ...], options: dict[str, Any]) -> NoReturn:
+    """Check now and whenever a Python file, a notebook or a configuration changes, until interrupted."""
+    try:
+        from watchfiles import PythonFilter, watch
+    except ImportError:
+        raise Failure('--watch needs watchfiles: pip install "amplint[watch]"') from None
+
+    _check(paths, options)
+    for _ in watch(*(paths or (Path(),)), watch_filter=PythonFilter(extra_extensions=(".ipynb", ".toml"))):
+        click.clear()
+        _check(paths, options)
+    raise SystemExit(0)
 
 
 def judge(run: Run, *, verbose: bool, quiet: bool) -> list[Judgement]:
@@ -63,6 +90,57 @@ def judge(run: Run, *, verbose: bool, quiet: bool) -> list[Judgement]:
 def fails(run: Run, diagnostics: Iterable[Diagnostic]) -> bool:
     """Whether a finding reaches the threshold of the run."""
     return any(diagnostic.finding.severity >= run.settings.fail_on for diagnostic in diagnostics)
+
+
+def _relevant(run: Run, diagnostics: list[Diagnostic], options: dict[str, Any]) -> list[Diagnostic]:
+    """The findings that are new to the baseline and stand on changed lines, as far as that was asked for."""
+    if revision := options["diff_base"]:
+        from amplint.changed_lines import GitError, changed_since
+        from amplint.config import common_folder
+
+        try:
+            changed = changed_since(revision, common_folder(run.files))
+        except GitError as error:
+            raise Failure(f"--diff-base: {error}") from None
+        diagnostics = [diagnostic for diagnostic in diagnostics if changed.touch(diagnostic)]
+    if path := options["baseline"]:
+        from amplint.baseline import BaselineError, compare, load
+
+        try:
+            entries = load(path)
+        except BaselineError as error:
+            raise Failure(str(error)) from None
+        diagnostics, gone = compare(entries, diagnostics, path.absolute().parent, set(run.files))
+        if gone and not options["quiet"] and not options["diff_base"]:
+            complain(f"{len(gone)} of the baseline are gone:")
+            complain("\n".join(f"  {entry}" for entry in gone))
+    return diagnostics
+
+
+def _add_ignores(run: Run, diagnostics: list[Diagnostic]) -> None:
+    """Write suppression comments for the findings into their files."""
+    from itertools import groupby
+
+    from amplint.add_ignore import ignore_edits
+    from amplint.fix import FixError
+    from amplint.fix import write as write_file
+
+    added = 0
+    for path, group in groupby(diagnostics, key=lambda diagnostic: diagnostic.finding.path):
+        source = run.linter.source(path)
+        if source is None:
+            continue
+        findings = [diagnostic.finding for diagnostic in group]
+        edits, hopeless = ignore_edits(source, findings)
+        try:
+            if edits:
+                write_file(source, source.edited(edits))
+        except (FixError, OSError) as error:
+            raise Failure(f"{path}: not written: {getattr(error, 'strerror', None) or error}") from None
+        added += len(findings) - len(hopeless)
+        for finding in hopeless:
+            complain(f"{path}:{finding.start.line}: no line of {finding.code} can carry a comment")
+    complain(f"Silenced {added} finding{'s' * (added != 1)}.")
 
 
 def publish(run: Run, diagnostics: list[Diagnostic], silenced: int, options: dict[str, Any]) -> None:
