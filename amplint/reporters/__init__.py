@@ -56,10 +56,10 @@ def url(code: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with control, direction and unpaired characters escaped, so that it cannot steer a terminal or a log."""
-    if text.isascii() and text.isprintable():
+    """The text with control, direction and unassigned characters escaped: it cannot steer a terminal or a log."""
+    if text.isprintable():
         return text
-    return "".join(c if unicodedata.category(c) not in _UNPRINTABLE else _escape(c) for c in text)
+    return "".join(c if c.isprintable() or unicodedata.category(c) == "Zs" else _escape(c) for c in text)
 
 
 def wants_colour(terminal: bool) -> bool:
@@ -69,9 +69,6 @@ def wants_colour(terminal: bool) -> bool:
     if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
         return True
     return terminal and os.environ.get("TERM") != "dumb"
-
-
-_UNPRINTABLE = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 
 def _escape(character: str) -> str:

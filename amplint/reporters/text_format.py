@@ -24,7 +24,7 @@ def render(report: Report) -> str:
         parts = ["\n".join(_finding(report, diagnostic)) + "\n" for diagnostic in report.diagnostics]
     if not report.quiet:
         parts.append(summary(report))
-    return "\n".join(parts) + "\n" if parts else ""
+    return "\n".join(parts).rstrip("\n") + "\n" if parts else ""
 
 
 def summary(report: Report) -> str:
