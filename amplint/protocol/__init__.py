@@ -1,1 +1,76 @@
-"""The gradient-scaling protocol."""
+"""The gradient-scaling protocol: what happens along each feasible path of a training step.
+
+A rule is a small automaton over `Protocol.paths(module)`:
+
+    for path in context.protocol.paths(context.module):
+        unscaled = set()
+        for event in path.events:
+            match event.kind:
+                case Kind.UNSCALE if not event.inert: ...
+                case Kind.UPDATE if not event.inert: unscaled.clear()
+
+It reports only on events whose `module` is the judged one, each `node` once, and says how the path came there with
+`Protocol.related`.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from amplint.protocol.events import Event, Kind, Path
+from amplint.protocol.symbols import Symbol
+from amplint.rule import Related
+from amplint.tree import Module
+
+if TYPE_CHECKING:
+    from amplint.context import Options
+    from amplint.project import Definition, Project
+
+__all__ = ["Event", "Kind", "Path", "Protocol", "Symbol"]
+
+
+class Protocol:
+    """The paths of a project's training steps, worked out once per entry point."""
+
+    def __init__(self, project: Project, options: Options) -> None:
+        self.project = project
+        self.options = options
+
+    def paths(self, module: Module) -> tuple[Path, ...]:
+        """The paths with an event in `module`, from the outermost callers that lead there.
+
+        Empty where a bound was hit (`limits` says so): a rule that sees some paths only cannot be silent rightly.
+        """
+        return ()
+
+    def limits(self, module: Module) -> tuple[tuple[ast.AST, str], ...]:
+        """The functions of `module` that were not judged, each with the reason: too many paths, too deep."""
+        return ()
+
+    def owners(self, path: Path, clip: Event) -> frozenset[Symbol] | None:
+        """The optimizers on `path` that hold the parameters that `clip` (or READ, WRITE, ZERO) concerns; None: unknown."""
+        return None
+
+    def optimizer_clips(self, optimizer: Symbol) -> bool:
+        """Whether the optimizer limits its gradients or updates by itself (LAMB, ScaledAdam, a subclass that clips)."""
+        return False
+
+    def written(self, symbol: Symbol, module: Module, at: ast.AST) -> str | None:
+        """How to write the object at `at`: with the names, attributes and parameters at hand there. None: it cannot be."""
+        return None
+
+    def guard(self, path: Path, event: Event) -> str | None:
+        """The test, written for the place of `event`, under which its gradients are scaled; None: always.
+
+        `scaler is not None` or `use_amp`, where the scaled backward pass stands under it and the event does not.
+        """
+        return None
+
+    def related(self, path: Path, *events: Event) -> tuple[Related, ...]:
+        """The places that lead to a finding, in the order they are passed, with the tests that decided on the way."""
+        return ()
+
+    def scaler_definition(self, scaler: Symbol) -> Definition | None:
+        """The constructor call of a scaler, where it is in this project."""
+        return None
