@@ -6,14 +6,16 @@ import ast
 import codecs
 import re
 from bisect import bisect_right
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 
-from amplint.rule import Position
+from amplint.rule import Edit, Position
 
 _COOKIE = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 _BLANK = re.compile(rb"^[ \t\f]*(?:#[^\r\n]*)?(?:\r?\n|\r|$)")
 _NEWLINE = re.compile(r"\r\n|\r|\n")
+_WIDE = re.compile(r"[^\x00-\x7f]")
 
 
 class UnreadableSourceError(Exception):
@@ -43,6 +45,8 @@ class Source:
         body = data[len(bom) :]
         encoding = _declared_encoding(body) or "utf-8"
         try:
+            if bom and codecs.lookup(encoding).name != "utf-8":
+                raise UnreadableSourceError(f"a UTF-8 mark, but the cookie says {encoding}")
             text = body.decode(encoding)
         except LookupError:
             raise UnreadableSourceError(f"unknown encoding: {encoding}") from None
@@ -50,6 +54,10 @@ class Source:
             line = body.count(b"\n", 0, error.start) + 1
             raise UnreadableSourceError(f"not {encoding} text: {error.reason}", line) from None
         return cls(path, text, encoding, bom)
+
+    def edited(self, edits: Iterable[Edit]) -> Source:
+        """This file with `edits` made in its text."""
+        return Source(self.path, apply_edits(self.text, edits), self.encoding, self.bom)
 
     def to_bytes(self, text: str) -> bytes:
         """The bytes of `text` in this file's encoding, with its BOM."""
@@ -70,15 +78,29 @@ class Source:
     def _ascii(self) -> bool:
         return self.text.isascii()
 
+    @cached_property
+    def _wide(self) -> dict[int, tuple[list[int], list[int]]]:
+        """Of each line asked for: the byte columns after its non-ASCII characters, and the bytes beyond one so far."""
+        return {}
+
     def offset(self, line: int, byte_column: int) -> int:
         """The offset of an `ast` place: 1-based line, column in UTF-8 bytes."""
         start = self.line_starts[line - 1]
         if self._ascii:
             return start + byte_column
+        if line not in self._wide:
+            self._wide[line] = self._wide_columns(line)
+        columns, surplus = self._wide[line]
+        return start + byte_column - surplus[bisect_right(columns, byte_column)]
+
+    def _wide_columns(self, line: int) -> tuple[list[int], list[int]]:
+        start = self.line_starts[line - 1]
         end = self.line_starts[line] if line < len(self.line_starts) else len(self.text)
-        return start + len(
-            self.text[start:end].encode("utf-8", "surrogatepass")[:byte_column].decode("utf-8", "ignore")
-        )
+        columns, surplus = [], [0]
+        for match in _WIDE.finditer(self.text, start, end):
+            surplus.append(surplus[-1] + len(match[0].encode("utf-8", "surrogatepass")) - 1)
+            columns.append(match.end() - start + surplus[-1])
+        return columns, surplus
 
     def position(self, offset: int) -> Position:
         """The 1-based line and column (in characters) of an offset."""
@@ -105,6 +127,17 @@ class Source:
         start = self.line_starts[number - 1]
         end = self.line_starts[number] if number < len(self.line_starts) else len(self.text)
         return self.text[start:end].rstrip("\r\n")
+
+
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
+    """`text` with `edits` made. They must not overlap; insertions at one place keep their order."""
+    parts, done = [], 0
+    for edit in sorted(edits, key=lambda edit: (edit.start, edit.end)):
+        if edit.start < done:
+            raise ValueError(f"overlapping edits at {edit.start}")
+        parts += [text[done : edit.start], edit.text]
+        done = edit.end
+    return "".join([*parts, text[done:]])
 
 
 def _declared_encoding(body: bytes) -> str | None:

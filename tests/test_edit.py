@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from amplint import edit
-from amplint.fix import apply_edits
 from amplint.rule import Edit
-from amplint.source import Source
+from amplint.source import Source, apply_edits
 from amplint.tree import Module, parse
 
 
@@ -456,6 +455,8 @@ def test_add_import(text: str, dotted: str, spelling: str, imports: str) -> None
         ("global p\np = torch.softmax(x, 1)\nreturn torch.log(p)", "torch.log(p)", "", []),
         ("p = torch.softmax(x, 1)\nprint(locals())\nreturn torch.log(p)", "torch.log(p)", "", []),
         ("return torch.log(x)", "torch.log(x)", "", []),
+        ("p = x.exp()\np = p / p.sum()\nreturn p", "p / p.sum()", "", ["p = x.exp()"]),
+        ("p = x.exp()\nif y:\n    p = p / p.sum()\nreturn p", "p / p.sum()", "", []),
     ],
 )
 def test_unused_after(body: str, removed: str, kept: str, expected: list[str]) -> None:
