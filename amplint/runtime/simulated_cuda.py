@@ -18,11 +18,6 @@ from amplint.runtime import autocast, torch_cuda
 from amplint.runtime.device import CudaOnCpu
 from amplint.runtime.half_kernels import HalfKernels
 
-NOT_COVERED = (
-    "CUDA graphs, Triton and custom CUDA operations, torch.compile (runs uncompiled), several devices,"
-    " distributed training, cuDNN's own rounding"
-)
-
 
 @contextlib.contextmanager
 def simulated_cuda(half_kernels: bool = True) -> Iterator[HalfKernels]:
