@@ -1,0 +1,248 @@
+"""Mathematical forms that several rules look for: 1 - x, a square, exponentials shifted by their maximum."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from amplint.torch_ops import Kind
+from amplint.tree import Module
+from amplint.values import Certainty, Peeled, Value, Values
+
+_DEPTH = 8
+_MAXIMA = ("max", "amax", "maximum", "logsumexp", "cummax")
+_MINIMA = ("min", "amin", "minimum", "cummin")
+
+_NO_GRAD = (
+    "torch.no_grad",
+    "torch.inference_mode",
+    "torch.autograd.no_grad",
+    "torch.autograd.grad_mode.no_grad",
+    "torch.autograd.grad_mode.inference_mode",
+)
+
+EXP_OVERFLOW = {"float32": 88.72, "float16": 11.09}
+"""Above this, exp is infinite."""
+
+
+def every(values: Iterable[Value], test: Callable[[Value], bool]) -> bool:
+    """Whether there are values and all pass the test."""
+    found = tuple(values)
+    return bool(found) and all(test(value) for value in found)
+
+
+def bare(value: Value, depth: int = _DEPTH) -> Iterator[Value]:
+    """What `value` is without indexing, reshaping, detaching and casts: all it can be."""
+    operation = value.operation
+    rearranges = operation is not None and operation.kind in (Kind.SHAPE, Kind.CAST)
+    if depth == 0 or operation is None or not rearranges or not value.operand(operation.parameters[0]):
+        yield value
+        return
+    for inner in value.operand(operation.parameters[0]):
+        yield from bare(inner, depth - 1)
+
+
+def is_number(values: Iterable[Value], number: float) -> bool:
+    """Whether every value is that Python number."""
+    return every(values, lambda value: value.as_number() == number)
+
+
+def one_minus(value: Value) -> tuple[Value, ...]:
+    """x, where `value` is 1 - x."""
+    if value.op == "sub" and is_number(value.operand("input"), 1) and value.number("alpha") in (None, 1):
+        return value.operand("other")
+    if value.op == "rsub" and is_number(value.operand("other"), 1):
+        return value.operand("input")
+    if value.op == "add":
+        for constant, negated in (("input", "other"), ("other", "input")):
+            if is_number(value.operand(constant), 1) and every(value.operand(negated), lambda v: v.op == "neg"):
+                return tuple(x for v in value.operand(negated) for x in v.operand("input"))
+    return ()
+
+
+def one_plus(value: Value) -> tuple[Value, ...]:
+    """x, where `value` is 1 + x."""
+    if value.op != "add" or value.number("alpha") not in (None, 1):
+        return ()
+    if is_number(value.operand("input"), 1):
+        return value.operand("other")
+    return value.operand("input") if is_number(value.operand("other"), 1) else ()
+
+
+def squared(values: Values, value: Value) -> tuple[Value, ...]:
+    """x, where `value` is x ** 2, x.square() or x * x."""
+    if value.op == "square" or (value.op == "pow" and value.number("exponent") == 2):
+        return value.operand("input")
+    if value.op == "mul":
+        left, right = value.operand("input"), value.operand("other")
+        if len(left) == len(right) and left and all(values.same(a, b) for a, b in zip(left, right, strict=True)):
+            return left
+    return ()
+
+
+def rooted(value: Value) -> tuple[Value, ...]:
+    """x, where `value` is sqrt(x) or x ** 0.5."""
+    if value.op == "sqrt" or (value.op == "pow" and value.number("exponent") == 0.5):
+        return value.operand("input")
+    return ()
+
+
+def exponential_factor(value: Value, depth: int = _DEPTH) -> Value | None:
+    """The exponential that `value` is, or that is a factor of it (`exp(x) * mask`)."""
+    if value.op == "exp":
+        return value
+    if value.op in ("mul", "masked_fill", "where", "div") and depth:
+        names = ("input", "other") if value.op in ("mul", "where") else ("input",)
+        operands = (inner for name in names for operand in value.operand(name) for inner in bare(operand))
+        return next((e for v in operands if (e := exponential_factor(v, depth - 1))), None)
+    return None
+
+
+def is_shifted(value: Value, dim: float | None = None, depth: int = _DEPTH) -> bool:
+    """Whether a maximum (or a logsumexp) was subtracted from `value`, so that its exponential cannot overflow.
+
+    `dim`: where given, a maximum over another dimension does not count.
+    """
+    if depth == 0:
+        return False
+    if value.op == "log_softmax":
+        return True
+    if value.op == "sub":
+        other = value.operand("other")
+        return _is_extreme(other, _MAXIMA, dim) or _any_shifted(value.operand("input"), dim, depth)
+    if value.op == "neg":
+        return any(
+            v.op == "sub"
+            and (_is_extreme(v.operand("other"), _MINIMA, dim) or _is_extreme(v.operand("input"), _MAXIMA, dim))
+            for v in value.operand("input")
+        )
+    if value.op in ("mul", "div", "add", "masked_fill", "where", "masked_scatter"):
+        return _any_shifted((*value.operand("input"), *value.operand("other")), dim, depth)
+    return any(inner is not value and is_shifted(inner, dim, depth - 1) for inner in bare(value))
+
+
+def is_never_positive(value: Value, depth: int = _DEPTH) -> bool:
+    """Whether `value` is at most 0: -(x - c)**2, possibly scaled by something whose sign is not known."""
+    if value.interval.upper <= 0:
+        return True
+    if depth == 0:
+        return False
+    if value.op == "neg":
+        return any(_is_scaled_magnitude(v, depth) for v in value.operand("input"))
+    if value.op in ("mul", "div"):
+        left, right = value.operand("input"), value.operand("other")
+        if any(is_never_positive(v, depth - 1) for v in left):
+            return True
+        if value.op == "mul" and any(is_never_positive(v, depth - 1) for v in right):
+            return True
+    return any(inner is not value and is_never_positive(inner, depth - 1) for inner in bare(value))
+
+
+def exp_limit(exponential: Value) -> float:
+    """Above this number the `exponential` is infinite, in the dtype that it is computed in."""
+    half = exponential.engine.half(exponential) in (Certainty.ALWAYS, Certainty.MAY)
+    return EXP_OVERFLOW["float16" if half else "float32"]
+
+
+def is_tame(exponential: Value, *, one_sided: bool = False) -> bool:
+    """Whether an `exponential` stays finite, and (unless one-sided) above zero, because its exponent's range is small."""
+    limit = exp_limit(exponential)
+    ranges = [exponent.interval for exponent in exponential.operand("input")]
+    return all(range.upper < limit and (one_sided or range.lower > -limit) for range in ranges)
+
+
+def _is_scaled_magnitude(value: Value, depth: int) -> bool:
+    """x**2, |x| or a norm, multiplied or divided by anything."""
+    if value.interval.lower >= 0:
+        return True
+    if value.op in ("mul", "div") and depth:
+        operands = value.operand("input") + (value.operand("other") if value.op == "mul" else ())
+        return any(v.as_number() is None and _is_scaled_magnitude(v, depth - 1) for v in operands)
+    return (
+        any(inner is not value and _is_scaled_magnitude(inner, depth - 1) for inner in bare(value)) if depth else False
+    )
+
+
+def _is_extreme(values: Iterable[Value], ops: tuple[str, ...], dim: float | None) -> bool:
+    return any(v.op in ops and not _other_dim(v.number("dim"), dim) for value in values for v in bare(value))
+
+
+def _other_dim(left: float | None, right: float | None) -> bool:
+    """Whether two dimensions are certainly not the same (-1 may be 1)."""
+    return left is not None and right is not None and left != right and (left < 0) == (right < 0)
+
+
+def _any_shifted(values: Iterable[Value], dim: float | None, depth: int) -> bool:
+    return any(is_shifted(value, dim, depth - 1) for value in values)
+
+
+def fed_by(values: Values, loss: Value, ops: Collection[str], layers: Collection[str]) -> tuple[Peeled, ...]:
+    """What a loss is given as its input, if that is one of `ops` whichever way one known caller reaches it.
+
+    `layers`: what `Values.peel` may take off. () where no caller makes it certain.
+    """
+    for seen in values.seen(loss):
+        peeled = values.peel(seen.operand("input"), layers)
+        if every((p.core for p in peeled), lambda core: core.op in ops):
+            return peeled
+    return ()
+
+
+def unguarded(peeled: Peeled) -> ast.expr | None:
+    """The expression of the core with the epsilons and clamps around it; None if something else lies between them."""
+    guards = [number for number, step in enumerate(peeled.steps) if step.kind in ("eps", "clamp")]
+    if not guards:
+        return peeled.core.node
+    inner = peeled.steps[guards[0] :]
+    return inner[0].value.node if len(inner) == len(guards) else None
+
+
+def gradients_flow(values: Values, value: Value) -> bool:
+    """Whether a gradient may flow through `value`: not under no_grad, however it is reached, nor from constants."""
+    return any(not _is_under_no_grad(seen) and _is_tracked(seen) for seen in values.seen(value))
+
+
+def _is_under_no_grad(value: Value) -> bool:
+    module, node, frame = value.module, value.node, value.frame
+    while True:
+        if _switches_off(module, node):
+            return True
+        if frame.caller is None or frame.call is None:
+            return False
+        module, node, frame = frame.caller.module, frame.call, frame.caller
+
+
+def _switches_off(module: Module, node: ast.AST) -> bool:
+    """Whether `node` stands in a `with torch.no_grad()` or in a function so decorated."""
+    for ancestor in module.ancestors(node):
+        if isinstance(ancestor, ast.With | ast.AsyncWith):
+            switches = [item.context_expr for item in ancestor.items]
+        elif isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
+            switches = ancestor.decorator_list
+        else:
+            continue
+        if any(_is_no_grad(module, switch) for switch in switches):
+            return True
+    return False
+
+
+def _is_no_grad(module: Module, switch: ast.expr) -> bool:
+    called = switch.func if isinstance(switch, ast.Call) else switch
+    if module.is_named(called, *_NO_GRAD):
+        return True
+    is_set = module.is_named(called, "torch.set_grad_enabled", "torch.autograd.grad_mode.set_grad_enabled")
+    arguments = switch.args if isinstance(switch, ast.Call) else []
+    return is_set and any(isinstance(a, ast.Constant) and a.value is False for a in arguments)
+
+
+def _is_tracked(value: Value, depth: int = _DEPTH) -> bool:
+    """Whether `value` can depend on something that requires a gradient."""
+    operation = value.operation
+    if value.op in ("constant", "python", "detach", "data") or (operation is not None and operation.result):
+        return False
+    if operation is None or depth == 0 or not value.is_tensor_op:
+        return True
+    if operation.kind is Kind.CREATE:
+        return False
+    operands = [operand for name in value.arguments for operand in value.operand(name)]
+    return not operands or any(_is_tracked(operand, depth - 1) for operand in operands)

@@ -1,0 +1,249 @@
+"""The fix that puts one expression in the place of another, built from parts of the program.
+
+A part may come from an earlier statement (`p = x.sigmoid()` far above `log(p)`): it moves only if nothing between the
+two changes what it reads, and the local that it leaves without a reader goes.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from amplint.context import Context
+from amplint.edit import (
+    Precedence,
+    add_import,
+    is_effect_free,
+    layout,
+    remove_statements,
+    replace,
+    segment,
+    unused_after,
+)
+from amplint.flow import How, definitions
+from amplint.rule import Edit, Fix, Safety
+from amplint.tree import Module
+
+_ACTIVATIONS = ("softmax", "log_softmax", "sigmoid", "logsigmoid", "tanh", "softplus", "relu")
+
+
+class UnmovableError(Exception):
+    """A part cannot be written elsewhere: it stands in another function, or what it reads may change in between."""
+
+
+class Rewrite:
+    """Collects a fix: what is replaced at `at`, by which parts of the program, with which imports."""
+
+    def __init__(self, context: Context, at: ast.expr) -> None:
+        self.context = context
+        self.module = context.module
+        self.at = at
+        self._replaced: list[tuple[ast.expr, str]] = []
+        self._kept: list[ast.expr] = []
+        self._edits: list[Edit] = []
+
+    def text(self, node: ast.expr | None, least: Precedence = Precedence.LAMBDA) -> str:
+        """The text of `node` as it can be written at the anchor. Raises UnmovableError; also where there is no node."""
+        if node is None or not is_movable(self.module, node, self.at):
+            raise UnmovableError("unknown" if node is None else ast.unparse(node))
+        self._kept.append(node)
+        return segment(self.module, node, least)
+
+    def keyword(self, name: str, node: ast.expr | None) -> str:
+        """`name=…` with the text of `node`; nothing if there is no such argument."""
+        return "" if node is None else f"{name}={self.text(node)}"
+
+    def name(self, dotted: str) -> str:
+        """How `dotted` is written at the anchor; the fix imports it if it must."""
+        spelling, edits = add_import(self.module, dotted, self.at)
+        self.also(*edits)
+        return spelling
+
+    def call(self, dotted: str, *arguments: str) -> str:
+        """A call of `dotted` with the arguments that are not empty."""
+        return f"{self.name(dotted)}({', '.join(argument for argument in arguments if argument)})"
+
+    def replace(self, node: ast.expr, text: str) -> None:
+        """Put `text` in the place of `node`."""
+        self._replaced.append((node, text))
+
+    def also(self, *edits: Edit) -> None:
+        """Further edits that belong to the fix."""
+        self._edits += [edit for edit in edits if edit not in self._edits]
+
+    def rename_called(self, call: ast.Call, name: str) -> None:
+        """Call another function of the same module (`F.old(…)` to `F.new(…)`); `name` is the new dotted name."""
+        if isinstance(call.func, ast.Attribute):
+            prefix = self.module.source.segment(call.func.value)
+            self.also(replace(self.module, call.func, f"{prefix}.{name.rpartition('.')[2]}"))
+        else:
+            self.also(replace(self.module, call.func, self.name(name)))
+
+    def put(self, text: str, core: ast.expr, expression: ast.expr) -> bool:
+        """Where `expression` reads `core`, directly or through locals, let it read `text`.
+
+        Returns whether it is direct. Raises UnmovableError if it is neither.
+        """
+        if core is expression or _is_within(self.module, core, expression):
+            self.replace(core, text)
+            return True
+        sources = [(name, value) for name in _loads(expression) if (value := self._assigned(name, core)) is not None]
+        if not sources:
+            raise UnmovableError(ast.unparse(core))
+        for name, value in sources:
+            self.replace(name, self._substituted(value, core, text))
+        return False
+
+    def fix(self, message: str, safety: Safety) -> Fix:
+        """The fix. Raises UnmovableError if a comment would be lost or a call made twice."""
+        if self._loses_comment():
+            raise UnmovableError("a comment stands between the parts")
+        removed = self.unused()
+        if any(not is_effect_free(self.module, node) and not self._goes(node, removed) for node in self._kept):
+            raise UnmovableError("a call would be made twice")
+        edits = [replace(self.module, node, text) for node, text in self._replaced]
+        return Fix(message, safety, tuple(sorted([*edits, *self._edits, *remove_statements(self.module, removed)])))
+
+    def unused(self) -> list[ast.stmt]:
+        """The locals that go because nothing reads them any more."""
+        return unused_after(self.module, self._roots(), self._kept, is_pure=self._has_no_other_effect)
+
+    def _roots(self) -> list[ast.expr]:
+        return [node for node, _ in self._replaced]
+
+    def _has_no_other_effect(self, module: Module, value: ast.expr) -> bool:
+        """Whether all effects of `value` come from parts of it that the new text repeats."""
+        return is_effect_free(module, value, self._kept, self._is_activation)
+
+    def _is_activation(self, call: ast.Call) -> bool:
+        """Whether a call is one of a torch.nn module without state: `self.softmax(x)`."""
+        values = self.context.values.of(self.module, call)
+        return all(value.op in _ACTIVATIONS and value.module is self.module for value in values)
+
+    def _goes(self, node: ast.expr, removed: list[ast.stmt]) -> bool:
+        """Whether the place that `node` stands in now is replaced or removed."""
+        gone = [*self._roots(), *removed]
+        return any(a is g for a in (node, *self.module.ancestors(node)) for g in gone)
+
+    def _assigned(self, name: ast.Name, core: ast.expr) -> ast.expr | None:
+        """The value of the one assignment that `name` reads, if it holds `core` and can be written at the anchor."""
+        reaching = definitions(self.module, name)
+        value = reaching[0].value if len(reaching) == 1 and reaching[0].how is How.ASSIGN else None
+        if value is None or not (core is value or _is_within(self.module, core, value)):
+            return None
+        return value if is_movable(self.module, value, self.at) else None
+
+    def _substituted(self, value: ast.expr, core: ast.expr, text: str) -> str:
+        """The text of `value` with `text` in the place of `core`."""
+        self._kept += _apart_from(self.module, core, value)
+        if core is value:
+            return text
+        start, _ = self.module.source.span(value)
+        edit = replace(self.module, core, text)
+        own = self.module.source.segment(value)
+        return f"{own[: edit.start - start]}{edit.text}{own[edit.end - start :]}"
+
+    def _loses_comment(self) -> bool:
+        place = layout(self.module)
+        kept = [place.span(node) for node in self._kept]
+        spans = [place.span(node) for node in self._roots()]
+        offsets = (offset for start, end in spans for offset in range(start, end) if place.text[offset] == "#")
+        return any(
+            place.mask[offset] == " " and not any(low <= offset < high for low, high in kept) for offset in offsets
+        )
+
+
+def _loads(expression: ast.expr) -> Iterator[ast.Name]:
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node
+
+
+def _apart_from(module: Module, core: ast.expr, root: ast.expr) -> list[ast.expr]:
+    """The largest parts of `root` that neither hold `core` nor belong to it."""
+    path: list[ast.AST] = [core]
+    while path[-1] is not root:
+        path.append(module.parents[path[-1]])
+    return [
+        child
+        for node in path[1:]
+        for child in ast.iter_child_nodes(node)
+        if isinstance(child, ast.expr) and not any(child is step for step in path)
+    ]
+
+
+def is_movable(module: Module, node: ast.expr, at: ast.expr) -> bool:
+    """Whether `node`, evaluated at `at`, is certainly what it is in its own place."""
+    if any(ancestor is at for ancestor in module.ancestors(node)) or node is at:
+        return True
+    if module.parents.get(node) is None or module.function(node) is not module.function(at):
+        return False
+    if not _precedes(node, at) or any(isinstance(n, ast.NamedExpr | ast.Await | ast.Yield) for n in ast.walk(node)):
+        return False
+    return not any(_may_change(module, read, at) for read in _reads(node))
+
+
+def _reads(node: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
+    """The names and attribute chains that an expression reads: `x`, `self.scale`."""
+    for child in ast.walk(node):
+        if isinstance(child, ast.Name) or (isinstance(child, ast.Attribute) and _root(child) is not None):
+            yield child
+
+
+def _root(node: ast.expr) -> ast.Name | None:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node if isinstance(node, ast.Name) else None
+
+
+def _may_change(module: Module, read: ast.Name | ast.Attribute, at: ast.expr) -> bool:
+    root = _root(read)
+    assert root is not None
+    here, there = module.lookup(root.id, root), module.lookup(root.id, at)
+    if here is None or there is None:
+        return here is not there
+    if here[0] is not there[0]:
+        return True
+    body = module.function(at) or module.tree
+    text = ast.unparse(read)
+    return any(_lies_between(module, change, read, at) for change in _changes(body, text))
+
+
+def _changes(body: ast.AST, text: str) -> Iterator[ast.expr]:
+    """The places in `body` that bind, assign or change in place the name or attribute chain `text`."""
+    last = text.rpartition(".")[2]
+    for node in ast.walk(body):
+        if (isinstance(node, ast.Name) and node.id == last) or (isinstance(node, ast.Attribute) and node.attr == last):
+            if not isinstance(node.ctx, ast.Load) and ast.unparse(node) == text:
+                yield node
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and _target(node) == text:
+            yield node
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_in_place(node.func.attr):
+            if ast.unparse(node.func.value) == text:
+                yield node
+
+
+def _target(node: ast.expr) -> str:
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return ast.unparse(node)
+
+
+def _is_in_place(method: str) -> bool:
+    return method.endswith("_") and not method.endswith("__")
+
+
+def _lies_between(module: Module, change: ast.expr, start: ast.expr, end: ast.expr) -> bool:
+    """Whether `change` can run after `start` was evaluated and before `end` is."""
+    if _precedes(start, change) and _precedes(change, end):
+        return True
+    loops = [a for a in module.ancestors(change) if isinstance(a, ast.For | ast.AsyncFor | ast.While)]
+    return any(_is_within(module, end, loop) and not _is_within(module, start, loop) for loop in loops)
+
+
+def _is_within(module: Module, node: ast.AST, ancestor: ast.AST) -> bool:
+    return any(a is ancestor for a in module.ancestors(node))
+
+
+def _precedes(first: ast.expr, second: ast.expr) -> bool:
+    return (first.lineno, first.col_offset) < (second.lineno, second.col_offset)

@@ -1,0 +1,228 @@
+"""AMP108: the log-determinant of tanh, written so that it loses its digits where tanh saturates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from amplint import patterns
+from amplint.context import Context
+from amplint.edit import Precedence
+from amplint.rewrite import Rewrite, UnmovableError
+from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
+from amplint.values import Certainty, Value
+
+_LAYERS = {"eps", "clamp", "cast"}
+
+
+class TanhLogJacobian(Rule):
+    """log(1 - tanh(x)**2) is -inf where tanh rounds to 1.
+
+    ## What it does
+    Reports the logarithm of 1 - tanh(x)**2, with or without an epsilon, scaled by the range of an action or not: the
+    change-of-variables term of squashed Gaussian policies (SAC) and flows.
+
+    ## Why
+    tanh(x) is exactly 1 above 9.01 in float32 and above 4.51 in float16 (tanh runs in the dtype it is given, so under
+    autocast too); the logarithm is -inf there. An epsilon of 1e-6 caps it at -13.8 instead, with a wrong value and no
+    gradient, so that a saturated policy is never pushed back. The identity
+    `log(1 - tanh(x)**2) = 2 * (log(2) - x - softplus(-2 * x))` is exact for every x.
+
+    ## Example
+    ```python
+    log_prob -= torch.log(1 - torch.tanh(x).pow(2) + 1e-6)
+    ```
+    Use instead:
+    ```python
+    log_prob -= 2 * (math.log(2) - x - F.softplus(-2 * x))
+    ```
+
+    ## Fix
+    Unsafe: the numbers change where the old ones were wrong. None where x is not at hand.
+
+    ## References
+    - [TanhTransform](https://pytorch.org/docs/stable/distributions.html#torch.distributions.transforms.TanhTransform)
+    - Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", 2018, appendix C
+    """
+
+    code = "AMP108"
+    name = "tanh-log-jacobian"
+    severity = Severity.WARNING
+    summary = "log(1 - tanh(x)**2) is -inf where tanh rounds to 1"
+    triggers = ((b"tanh", b"log"), (b"Tanh", b"log"))
+    fixable = "unsafe"
+    INVALID: ClassVar = (
+        Example(
+            """
+            import torch
+            import torch.nn.functional as F
+
+            def squash(u, log_prob):
+                action = torch.tanh(u)
+                log_prob = log_prob - torch.log(1 - action.pow(2) + 1e-6).sum(-1)  # expect
+                return action, log_prob
+            """,
+            """
+            import math
+
+            import torch
+            import torch.nn.functional as F
+
+            def squash(u, log_prob):
+                action = torch.tanh(u)
+                log_prob = log_prob - (2 * (math.log(2) - u - F.softplus(-2 * u))).sum(-1)
+                return action, log_prob
+            """,
+        ),
+        Example(
+            """
+            import math
+
+            import torch as th
+
+            class Flow(th.nn.Module):
+                def forward(self, x):
+                    y = x.tanh()
+                    return y, -th.log(1.0 - y * y).sum(1)  # expect
+
+                def scaled(self, x, low, high):
+                    y = th.tanh(x)
+                    half = (high - low) / 2
+                    return th.log(half * (1 - y**2) + 1e-6)  # expect
+
+                def clipped(self, x):
+                    return (1 - th.tanh(x - 1) ** 2).clamp(min=1e-6).log()  # expect
+            """,
+            """
+            import math
+
+            import torch as th
+
+            class Flow(th.nn.Module):
+                def forward(self, x):
+                    y = x.tanh()
+                    return y, -(2 * (math.log(2) - x - th.nn.functional.softplus(-2 * x))).sum(1)
+
+                def scaled(self, x, low, high):
+                    y = th.tanh(x)
+                    half = (high - low) / 2
+                    return th.log(half * (1 - y**2) + 1e-6)
+
+                def clipped(self, x):
+                    return 2 * (math.log(2) - (x - 1) - th.nn.functional.softplus(-2 * (x - 1)))
+            """,
+        ),
+        Example(
+            """
+            import torch
+            from torch import nn
+
+            class Actor(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.squash = nn.Tanh()
+
+                def log_prob(self, u):
+                    a = self.squash(u)
+                    return (1 - a.square()).log1p(), torch.log(1 - a.square() + 1e-7)  # expect
+
+                def bounded(self, a):
+                    return torch.log(torch.relu(1 - torch.tanh(a) ** 2) + 1e-6)  # expect
+            """,
+            """
+            import math
+
+            import torch
+            from torch import nn
+
+            class Actor(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.squash = nn.Tanh()
+
+                def log_prob(self, u):
+                    a = self.squash(u)
+                    return (1 - a.square()).log1p(), 2 * (math.log(2) - u - nn.functional.softplus(-2 * u))
+
+                def bounded(self, a):
+                    return 2 * (math.log(2) - a - nn.functional.softplus(-2 * a))
+            """,
+        ),
+    )
+    VALID: ClassVar = (
+        """
+        import math
+
+        import torch
+        import torch.nn.functional as F
+
+        def squash(u, log_prob):
+            return torch.tanh(u), log_prob - (2 * (math.log(2) - u - F.softplus(-2 * u))).sum(-1)
+        """,
+        """
+        import torch
+
+        def entropy(p, x):
+            return torch.log(1 - p.pow(2)) + torch.tanh(x).pow(2)
+
+        def other(x):
+            return torch.log(1 + torch.tanh(x) ** 2) + torch.log(2 - torch.tanh(x) ** 2)
+
+        def shrunk(x):
+            return torch.log(1 - 0.9 * torch.tanh(x) ** 2)
+        """,
+        """
+        import numpy as np
+        import torch
+
+        def reference(x):
+            return np.log(1 - np.tanh(x) ** 2)
+
+        def branch(x, squash):
+            y = torch.tanh(x) if squash else 0.5 * x.sin()
+            return torch.log(1 - y**2)
+        """,
+    )
+
+    def check(self, context: Context) -> Iterator[Finding]:
+        for log in context.values.operations(context.module, "log"):
+            cores = [peeled.core for peeled in context.values.peel(log.operand("input"), _LAYERS)]
+            tangents = [_tangent(context, core) for core in cores]
+            if not tangents or not all(tangents):
+                continue
+            half = context.values.half(tangents[0][0]) in (Certainty.ALWAYS, Certainty.MAY)
+            limit = "4.51 (float16)" if half else "9.01 (4.51 in float16)"
+            message = (
+                f"tanh is exactly 1 above {limit}: this log is -inf there, or without gradient if an epsilon caps it"
+            )
+            fix = _fix(context, log, cores[0], tangents[0][0]) if len(cores) == 1 else None
+            yield self.finding(context, log.node, message, fix=fix)
+
+
+def _tangent(context: Context, value: Value) -> tuple[Value, ...]:
+    """The tanh in 1 - tanh(x)**2, possibly scaled or rectified; () for anything else."""
+    if value.op == "relu":
+        inner = value.operand("input")
+        return _tangent(context, inner[0]) if len(inner) == 1 else ()
+    if value.op == "mul":
+        factors = (*value.operand("input"), *value.operand("other"))
+        return next((found for factor in factors if (found := _tangent(context, factor))), ())
+    squares = patterns.one_minus(value)
+    bases = [base for square in squares for base in patterns.squared(context.values, square)]
+    tangents = tuple(inner for base in bases for inner in patterns.bare(base))
+    return tangents if squares and patterns.every(tangents, lambda t: t.op == "tanh") else ()
+
+
+def _fix(context: Context, log: Value, core: Value, tangent: Value) -> Fix | None:
+    if core.op == "mul":
+        return None
+    rewrite = Rewrite(context, log.node)
+    try:
+        x = tangent.argument("input")
+        term, factor = rewrite.text(x, Precedence.TERM), rewrite.text(x, Precedence.UNARY)
+        log_2 = rewrite.call("math.log", "2")
+        softplus = rewrite.call("torch.nn.functional.softplus", f"-2 * {factor}")
+        rewrite.replace(log.node, f"2 * ({log_2} - {term} - {softplus})")
+        return rewrite.fix("Use the identity with softplus", Safety.UNSAFE)
+    except UnmovableError:
+        return None

@@ -1,0 +1,269 @@
+"""AMP109: a norm or a root mean square written with sqrt, whose gradient at 0 is NaN."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from amplint import patterns
+from amplint.context import Context
+from amplint.edit import Precedence
+from amplint.rewrite import Rewrite, UnmovableError
+from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
+from amplint.values import Dtype, Peeled, Value, Values
+
+_LAYERS = {"eps", "clamp", "cast", "index"}
+_EPS = "1e-8"
+_EPS_FLOAT16 = "1e-6"
+
+
+class SqrtSumSquares(Rule):
+    """sqrt of a sum of squares has a NaN gradient at 0.
+
+    ## What it does
+    Reports square roots of sums and means of squares (`.pow(2).sum().sqrt()`, `sqrt(a**2 + b**2)`, `sqrt(mse)`),
+    where gradients flow and nothing inside the root keeps it above zero in the dtype it is computed in.
+
+    ## Why
+    The slope of sqrt at 0 is infinite and that of the square is 0: their product, the gradient, is NaN. One pair of
+    equal embeddings in a batch, or a perfect prediction, is enough. An epsilon added outside of the root does not
+    help. In float16, `x * x` overflows above 255.94 besides (`x ** 2` runs in float32 under autocast, but not in a
+    `.half()` model), and an epsilon of 2.98e-8 or less is lost. `torch.linalg.vector_norm` has gradient 0 at 0.
+
+    ## Example
+    ```python
+    distance = (a - b).pow(2).sum(dim=1).sqrt()
+    ```
+    Use instead:
+    ```python
+    distance = torch.linalg.vector_norm(a - b, dim=1)
+    ```
+
+    ## Fix
+    Safe for a plain sum: `vector_norm`. Unsafe otherwise: an epsilon inside the root.
+
+    ## References
+    - [torch.linalg.vector_norm](https://pytorch.org/docs/stable/generated/torch.linalg.vector_norm.html)
+    - [The gradient of sqrt at 0](https://github.com/pytorch/pytorch/issues/2421)
+    """
+
+    code = "AMP109"
+    name = "sqrt-sum-squares"
+    severity = Severity.WARNING
+    summary = "the gradient of sqrt(sum(x**2)) at 0 is NaN; that of vector_norm is 0"
+    triggers = ((b"sqrt",), (b"0.5",), (b".5",))
+    fixable = "safe/unsafe"
+    INVALID: ClassVar = (
+        Example(
+            """
+            import torch
+
+            def distance(a, b):
+                return torch.sqrt(torch.sum((a - b) ** 2, dim=-1))  # expect
+
+            def length(v: torch.Tensor):
+                return v.pow(2).sum(1, keepdim=True).sqrt()  # expect
+
+            def size(x: torch.Tensor):
+                squares = x * x
+                return squares.sum() ** 0.5  # expect
+            """,
+            """
+            import torch
+
+            def distance(a, b):
+                return torch.linalg.vector_norm(a - b, dim=-1)
+
+            def length(v: torch.Tensor):
+                return torch.linalg.vector_norm(v, dim=1, keepdim=True)
+
+            def size(x: torch.Tensor):
+                return torch.linalg.vector_norm(x)
+            """,
+        ),
+        Example(
+            """
+            import torch
+            import torch.nn.functional as F
+
+            def rmse(prediction, target):
+                return torch.sqrt(F.mse_loss(prediction, target))  # expect
+
+            def rms(x):
+                return x / (x.square().mean(-1, keepdim=True).sqrt() + 1e-8)  # expect
+
+            def gradient_magnitude(image):
+                dx, dy = torch.gradient(image, dim=(-2, -1))
+                return torch.sqrt(dx**2 + dy**2).mean()  # expect
+            """,
+            """
+            import torch
+            import torch.nn.functional as F
+
+            def rmse(prediction, target):
+                return torch.sqrt(F.mse_loss(prediction, target) + 1e-8)
+
+            def rms(x):
+                return x / ((x.square().mean(-1, keepdim=True) + 1e-8).sqrt() + 1e-8)
+
+            def gradient_magnitude(image):
+                dx, dy = torch.gradient(image, dim=(-2, -1))
+                return torch.sqrt(dx**2 + dy**2 + 1e-8).mean()
+            """,
+        ),
+        Example(
+            """
+            import torch
+
+            def unit(x):
+                x = x.half()
+                return x / torch.sqrt((x * x).sum(-1, keepdim=True) + 1e-12)  # expect
+
+            class Rmse(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.mse = torch.nn.MSELoss()
+
+                def forward(self, a, b):
+                    return self.mse(a, b).pow(0.5)  # expect
+            """,
+            """
+            import torch
+
+            def unit(x):
+                x = x.half()
+                return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+
+            class Rmse(torch.nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.mse = torch.nn.MSELoss()
+
+                def forward(self, a, b):
+                    return (self.mse(a, b) + 1e-8).pow(0.5)
+            """,
+        ),
+    )
+    VALID: ClassVar = (
+        """
+        import torch
+
+        def charbonnier(a, b, eps=1e-3):
+            return torch.sqrt((a - b) ** 2 + eps**2).mean()
+
+        def distance(a, b):
+            return torch.sqrt(((a - b) ** 2).sum(-1) + 1e-12) + (a - b).norm(dim=-1)
+
+        def floor(v):
+            return v.pow(2).sum(1).clamp_min(1e-12).sqrt()
+        """,
+        """
+        import torch
+
+        @torch.no_grad()
+        def error(a, b):
+            return torch.sqrt(((a - b) ** 2).sum(-1)).mean()
+
+        def report(model, x, y):
+            with torch.inference_mode():
+                return root_mean_square(model(x) - y)
+
+        def root_mean_square(x):
+            return x.pow(2).mean().sqrt()
+
+        def logged(a, b):
+            return (a - b).detach().square().sum().sqrt()
+        """,
+        """
+        import math
+
+        import numpy as np
+        import torch
+
+        def norms(a, b):
+            return np.sqrt(np.sum((a - b) ** 2)), math.sqrt(a**2 + b**2)
+
+        def scaled(q, k, dim):
+            return q @ k.transpose(-1, -2) / dim**0.5
+
+        def radius(n):
+            x = torch.linspace(-1, 1, n)
+            return torch.sqrt(x[:, None] ** 2 + x**2)
+        """,
+        """
+        import torch
+
+        def deviation(x):
+            return (x.pow(2).mean(0) - x.mean(0).pow(2)).clamp(min=0).sqrt(), x.var().sqrt()
+
+        def likely(p, other):
+            return torch.sqrt(p.sum(-1)) + torch.sqrt(p * other) + torch.sqrt(p**2)
+        """,
+    )
+
+    def check(self, context: Context) -> Iterator[Finding]:
+        for root in context.values.operations(context.module, "sqrt", "pow"):
+            inside = patterns.rooted(root)
+            if not inside or any(value.interval.positive for value in inside):
+                continue
+            sums = context.values.peel(inside, _LAYERS)
+            if not patterns.every((p.core for p in sums), lambda core: _is_sum_of_squares(context.values, core)):
+                continue
+            if not patterns.gradients_flow(context.values, root):
+                continue
+            half = any(value.may_be_half for value in inside)
+            overflow = ", and x * x overflows above 255.94 in float16" if half else ""
+            message = f"the gradient of this root is NaN where the sum is 0{overflow}"
+            fix = _fix(context, root, sums[0], half) if len(sums) == 1 else None
+            yield self.finding(context, root.node, message, fix=fix)
+
+
+def _is_sum_of_squares(values: Values, value: Value) -> bool:
+    if value.op == "mse_loss":
+        return True
+    if value.op in ("sum", "mean"):
+        return patterns.every(value.operand("input"), lambda v: _is_square(values, v) or _is_sum_of_squares(values, v))
+    if value.op == "div":
+        return patterns.every(value.operand("input"), lambda v: _is_sum_of_squares(values, v))
+    if value.op == "add":
+        operands = (*value.operand("input"), *value.operand("other"))
+        return patterns.every(operands, lambda v: _is_square(values, v) or _is_sum_of_squares(values, v))
+    return False
+
+
+def _is_square(values: Values, value: Value) -> bool:
+    """Whether `value` is a square, or a square times something (a mask, a weight)."""
+    if value.op == "mul" and any(_is_square(values, v) for side in ("input", "other") for v in value.operand(side)):
+        return True
+    return any(bool(patterns.squared(values, inner)) for inner in patterns.bare(value))
+
+
+def _fix(context: Context, root: Value, peeled: Peeled, half: bool) -> Fix | None:
+    rewrite = Rewrite(context, root.node)
+    try:
+        base = _plainly_squared(context.values, peeled)
+        if base is not None:
+            total = peeled.core
+            dim, keepdim = (rewrite.keyword(name, total.argument(name)) for name in ("dim", "keepdim"))
+            rewrite.replace(root.node, rewrite.call("torch.linalg.vector_norm", rewrite.text(base), dim, keepdim))
+            return rewrite.fix("Use vector_norm", Safety.UNSAFE if peeled.steps else Safety.SAFE)
+        inside = root.argument("input")
+        if inside is None or peeled.took("eps") or peeled.took("clamp"):
+            return None
+        rewrite.replace(inside, f"{rewrite.text(inside, Precedence.SUM)} + {_EPS_FLOAT16 if half else _EPS}")
+        return rewrite.fix("Add an epsilon inside the root", Safety.UNSAFE)
+    except UnmovableError:
+        return None
+
+
+def _plainly_squared(values: Values, peeled: Peeled) -> ast.expr | None:
+    """x, where what is under the root is a sum of x**2 and nothing else but an epsilon or a clamp."""
+    total = peeled.core
+    if total.op != "sum" or total.argument("dtype") is not None or peeled.took("cast") or peeled.took("index"):
+        return None
+    squares = total.operand("input")
+    bases = patterns.squared(values, squares[0]) if len(squares) == 1 else ()
+    if not bases or any(Dtype.INTEGER in base.dtypes for base in bases):
+        return None
+    return squares[0].argument("input")
