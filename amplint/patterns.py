@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 
 from amplint.torch_ops import Kind
 from amplint.tree import Module
@@ -21,6 +21,11 @@ _NO_GRAD = (
     "torch.autograd.grad_mode.inference_mode",
 )
 
+ARRANGED = frozenset({"index", "shape", "cast"})
+"""The layers of `Values.peel` that keep the numbers."""
+
+GUARDED = ARRANGED | {"eps", "clamp"}
+
 EXP_OVERFLOW = {"float32": 88.72, "float16": 11.09}
 """Above this, exp is infinite."""
 
@@ -31,15 +36,9 @@ def every(values: Iterable[Value], test: Callable[[Value], bool]) -> bool:
     return bool(found) and all(test(value) for value in found)
 
 
-def bare(value: Value, depth: int = _DEPTH) -> Iterator[Value]:
+def bare(value: Value) -> tuple[Value, ...]:
     """What `value` is without indexing, reshaping, detaching and casts: all it can be."""
-    operation = value.operation
-    rearranges = operation is not None and operation.kind in (Kind.SHAPE, Kind.CAST)
-    if depth == 0 or operation is None or not rearranges or not value.operand(operation.parameters[0]):
-        yield value
-        return
-    for inner in value.operand(operation.parameters[0]):
-        yield from bare(inner, depth - 1)
+    return tuple(peeled.core for peeled in value.engine.peel((value,), ARRANGED))
 
 
 def is_number(values: Iterable[Value], number: float) -> bool:
@@ -145,7 +144,7 @@ def exp_limit(exponential: Value) -> float:
 
 
 def is_tame(exponential: Value, *, one_sided: bool = False) -> bool:
-    """Whether an `exponential` stays finite, and (unless one-sided) above zero, because its exponent's range is small."""
+    """Whether an `exponential` stays finite, and (unless one-sided) above zero, since its exponent's range is small."""
     limit = exp_limit(exponential)
     ranges = [exponent.interval for exponent in exponential.operand("input")]
     return all(range.upper < limit and (one_sided or range.lower > -limit) for range in ranges)
@@ -176,13 +175,13 @@ def _any_shifted(values: Iterable[Value], dim: float | None, depth: int) -> bool
     return any(is_shifted(value, dim, depth - 1) for value in values)
 
 
-def fed_by(values: Values, loss: Value, ops: Collection[str], layers: Collection[str]) -> tuple[Peeled, ...]:
-    """What a loss is given as its input, if that is one of `ops` whichever way one known caller reaches it.
+def fed_by(values: Values, loss: Value, ops: Collection[str]) -> tuple[Peeled, ...]:
+    """What a loss is given as its input, guards and arrangement taken off, if one caller makes that one of `ops`.
 
-    `layers`: what `Values.peel` may take off. () where no caller makes it certain.
+    () where no caller makes it certain.
     """
     for seen in values.seen(loss):
-        peeled = values.peel(seen.operand("input"), layers)
+        peeled = values.peel(seen.operand("input"), GUARDED)
         if every((p.core for p in peeled), lambda core: core.op in ops):
             return peeled
     return ()
@@ -246,3 +245,8 @@ def _is_tracked(value: Value, depth: int = _DEPTH) -> bool:
         return False
     operands = [operand for name in value.arguments for operand in value.operand(name)]
     return not operands or any(_is_tracked(operand, depth - 1) for operand in operands)
+
+
+def is_only_guarded(peeled: Peeled) -> bool:
+    """Whether nothing but epsilons and clamps was taken off."""
+    return all(step.kind in ("eps", "clamp") for step in peeled.steps)

@@ -64,7 +64,9 @@ class Rewrite:
         return f"{self.name(dotted)}({', '.join(argument for argument in arguments if argument)})"
 
     def replace(self, node: ast.expr, text: str) -> None:
-        """Put `text` in the place of `node`."""
+        """Put `text` in the place of `node`. Raises UnmovableError for the target of an augmented assignment."""
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            raise UnmovableError("an augmented assignment")
         self._replaced.append((node, text))
 
     def also(self, *edits: Edit) -> None:
@@ -216,11 +218,11 @@ def _changes(body: ast.AST, text: str) -> Iterator[ast.expr]:
         if (isinstance(node, ast.Name) and node.id == last) or (isinstance(node, ast.Attribute) and node.attr == last):
             if not isinstance(node.ctx, ast.Load) and ast.unparse(node) == text:
                 yield node
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and _target(node) == text:
-            yield node
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _is_in_place(node.func.attr):
-            if ast.unparse(node.func.value) == text:
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            if _target(node) == text:
                 yield node
+        elif isinstance(node, ast.Call) and _changed_in_place(node) == text:
+            yield node
 
 
 def _target(node: ast.expr) -> str:
@@ -229,8 +231,12 @@ def _target(node: ast.expr) -> str:
     return ast.unparse(node)
 
 
-def _is_in_place(method: str) -> bool:
-    return method.endswith("_") and not method.endswith("__")
+def _changed_in_place(call: ast.Call) -> str | None:
+    """What a call such as `x.clamp_(0)` changes."""
+    if not isinstance(call.func, ast.Attribute):
+        return None
+    method = call.func.attr
+    return ast.unparse(call.func.value) if method.endswith("_") and not method.endswith("__") else None
 
 
 def _lies_between(module: Module, change: ast.expr, start: ast.expr, end: ast.expr) -> bool:

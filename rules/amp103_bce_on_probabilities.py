@@ -215,7 +215,7 @@ class BceOnProbabilities(Rule):
     def check(self, context: Context) -> Iterator[Finding]:
         for loss in context.values.operations(context.module, "binary_cross_entropy"):
             banned = _banned(context, loss)
-            peeled = patterns.fed_by(context.values, loss, {"sigmoid"}, {"index", "cast", "clamp", "eps"})
+            peeled = patterns.fed_by(context.values, loss, {"sigmoid"})
             if banned is None and (not peeled or not _matters(context, loss)):
                 continue
             fix = _fix(context, loss, peeled[0]) if len(peeled) == 1 else None
@@ -273,7 +273,8 @@ def _take_logits(context: Context, rewrite: Rewrite, call: ast.Call) -> None:
     if not isinstance(built, ast.Call) or not context.module.is_named(built.func, _CLASS):
         raise UnmovableError("the criterion is built elsewhere")
     for other in context.values.operations(context.module, "binary_cross_entropy"):
-        if other.node is not call and isinstance(other.node, ast.Call):
-            if any(value.node is built for value in context.values.of(context.module, other.node.func)):
-                raise UnmovableError("the criterion is called elsewhere too")
+        if other.node is call or not isinstance(other.node, ast.Call):
+            continue
+        if any(value.node is built for value in context.values.of(context.module, other.node.func)):
+            raise UnmovableError("the criterion is called elsewhere too")
     rewrite.rename_called(built, "torch.nn.BCEWithLogitsLoss")

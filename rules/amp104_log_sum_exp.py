@@ -12,8 +12,6 @@ from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.values import Peeled, Value
 
-_LAYERS = {"cast", "eps", "clamp", "index"}
-
 
 class LogSumExp(Rule):
     """log(sum(exp(x))) overflows where logsumexp does not.
@@ -194,7 +192,7 @@ class LogSumExp(Rule):
 
     def check(self, context: Context) -> Iterator[Finding]:
         for log in context.values.operations(context.module, "log", "log2", "log10"):
-            sums = context.values.peel(log.operand("input"), _LAYERS)
+            sums = context.values.peel(log.operand("input"), patterns.GUARDED)
             if not patterns.every((peeled.core for peeled in sums), _is_sum_of_exponentials):
                 continue
             limit = patterns.exp_limit(_terms(sums[0].core)[0])
@@ -224,7 +222,7 @@ def _is_unshifted(term: Value, total: Value) -> bool:
 
 
 def _fix(context: Context, log: Value, peeled: Peeled) -> Fix | None:
-    if any(step.kind in ("index", "cast") for step in peeled.steps):
+    if not patterns.is_only_guarded(peeled):
         return None
     safety = Safety.UNSAFE if peeled.steps else Safety.SAFE
     rewrite = Rewrite(context, log.node)

@@ -151,11 +151,11 @@ class ManualSoftmax(Rule):
     def check(self, context: Context) -> Iterator[Finding]:
         for division in context.values.operations(context.module, "div"):
             numerators = division.operand("input")
-            sums = context.values.peel(division.operand("other"), {"eps", "clamp", "index", "cast"})
-            exponentials = [patterns.exponential_factor(value) for value in numerators]
-            if not numerators or not all(e is not None and _is_unshifted(e) for e in exponentials):
+            sums = context.values.peel(division.operand("other"), patterns.GUARDED)
+            exponentials = [e for value in numerators if (e := patterns.exponential_factor(value)) is not None]
+            if not exponentials or len(exponentials) < len(numerators) or not all(map(_is_unshifted, exponentials)):
                 continue
-            if not patterns.every((p.core for p in sums), lambda s: _sums_all(context.values, s, numerators)):
+            if not sums or not all(_sums_one(context.values, peeled.core, numerators) for peeled in sums):
                 continue
             limit = patterns.exp_limit(exponentials[0])
             message = f"exp overflows above {limit} here, and inf / inf is NaN; softmax stays finite"
@@ -164,13 +164,13 @@ class ManualSoftmax(Rule):
 
 
 def _is_unshifted(exponential: Value) -> bool:
+    exponents = exponential.operand("input")
     return not patterns.is_tame(exponential) and not any(
-        patterns.is_shifted(exponent) or patterns.is_never_positive(exponent)
-        for exponent in exponential.operand("input")
+        patterns.is_shifted(exponent) or patterns.is_never_positive(exponent) for exponent in exponents
     )
 
 
-def _sums_all(values: Values, total: Value, numerators: tuple[Value, ...]) -> bool:
+def _sums_one(values: Values, total: Value, numerators: tuple[Value, ...]) -> bool:
     """Whether `total` is the sum of one of the numerators."""
     summed = total.operand("input") if total.op == "sum" else ()
     return patterns.every(summed, lambda value: any(values.same(value, numerator) for numerator in numerators))
@@ -196,7 +196,7 @@ def _dim(peeled: Peeled) -> float | None:
     dim = total.number("dim")
     if dim is None or total.argument("dtype") is not None or peeled.took("cast"):
         return None
-    arranged = [step.value for step in peeled.steps if step.kind == "index"]
+    arranged = [step.value for step in peeled.steps if step.kind in ("index", "shape")]
     keepdim = [value.constant for value in total.operand("keepdim")]
     if not arranged:
         return dim if keepdim == [True] or (dim == 0 and not keepdim) else None

@@ -205,7 +205,7 @@ class SoftmaxIntoCrossEntropy(Rule):
 
     def check(self, context: Context) -> Iterator[Finding]:
         for loss in context.values.operations(context.module, *_APPLIES):
-            peeled = patterns.fed_by(context.values, loss, {"softmax", "sigmoid"}, {"index", "cast", "clamp", "eps"})
+            peeled = patterns.fed_by(context.values, loss, {"softmax", "sigmoid"})
             if not peeled:
                 continue
             given = peeled[0].core

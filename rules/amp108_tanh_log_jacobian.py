@@ -10,9 +10,7 @@ from amplint.context import Context
 from amplint.edit import Precedence
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
-from amplint.values import Certainty, Value
-
-_LAYERS = {"eps", "clamp", "cast"}
+from amplint.values import Certainty, Peeled, Value
 
 
 class TanhLogJacobian(Rule):
@@ -186,16 +184,14 @@ class TanhLogJacobian(Rule):
 
     def check(self, context: Context) -> Iterator[Finding]:
         for log in context.values.operations(context.module, "log"):
-            cores = [peeled.core for peeled in context.values.peel(log.operand("input"), _LAYERS)]
-            tangents = [_tangent(context, core) for core in cores]
+            insides = context.values.peel(log.operand("input"), patterns.GUARDED)
+            tangents = [_tangent(context, peeled.core) for peeled in insides]
             if not tangents or not all(tangents):
                 continue
             half = context.values.half(tangents[0][0]) in (Certainty.ALWAYS, Certainty.MAY)
             limit = "4.51 (float16)" if half else "9.01 (4.51 in float16)"
-            message = (
-                f"tanh is exactly 1 above {limit}: this log is -inf there, or without gradient if an epsilon caps it"
-            )
-            fix = _fix(context, log, cores[0], tangents[0][0]) if len(cores) == 1 else None
+            message = f"tanh is exactly 1 above {limit}: this log is -inf there, or an epsilon caps it without gradient"
+            fix = _fix(context, log, insides[0], tangents[0][0]) if len(insides) == 1 else None
             yield self.finding(context, log.node, message, fix=fix)
 
 
@@ -213,8 +209,8 @@ def _tangent(context: Context, value: Value) -> tuple[Value, ...]:
     return tangents if squares and patterns.every(tangents, lambda t: t.op == "tanh") else ()
 
 
-def _fix(context: Context, log: Value, core: Value, tangent: Value) -> Fix | None:
-    if core.op == "mul":
+def _fix(context: Context, log: Value, inside: Peeled, tangent: Value) -> Fix | None:
+    if inside.core.op == "mul" or not patterns.is_only_guarded(inside):
         return None
     rewrite = Rewrite(context, log.node)
     try:

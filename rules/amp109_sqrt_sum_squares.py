@@ -13,7 +13,6 @@ from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.values import Dtype, Peeled, Value, Values
 
-_LAYERS = {"eps", "clamp", "cast", "index"}
 _EPS = "1e-8"
 _EPS_FLOAT16 = "1e-6"
 
@@ -207,7 +206,7 @@ class SqrtSumSquares(Rule):
             inside = patterns.rooted(root)
             if not inside or any(value.interval.positive for value in inside):
                 continue
-            sums = context.values.peel(inside, _LAYERS)
+            sums = context.values.peel(inside, patterns.GUARDED)
             if not patterns.every((p.core for p in sums), lambda core: _is_sum_of_squares(context.values, core)):
                 continue
             if not patterns.gradients_flow(context.values, root):
@@ -260,7 +259,7 @@ def _fix(context: Context, root: Value, peeled: Peeled, half: bool) -> Fix | Non
 def _plainly_squared(values: Values, peeled: Peeled) -> ast.expr | None:
     """x, where what is under the root is a sum of x**2 and nothing else but an epsilon or a clamp."""
     total = peeled.core
-    if total.op != "sum" or total.argument("dtype") is not None or peeled.took("cast") or peeled.took("index"):
+    if total.op != "sum" or total.argument("dtype") is not None or not patterns.is_only_guarded(peeled):
         return None
     squares = total.operand("input")
     bases = patterns.squared(values, squares[0]) if len(squares) == 1 else ()

@@ -195,7 +195,7 @@ class NllOnProbabilities(Rule):
 
     def check(self, context: Context) -> Iterator[Finding]:
         for loss in context.values.operations(context.module, "nll_loss", "kl_div"):
-            peeled = patterns.fed_by(context.values, loss, {"softmax"}, {"index", "cast", "clamp", "eps"})
+            peeled = patterns.fed_by(context.values, loss, {"softmax"})
             if not peeled:
                 continue
             message = f"{loss.op} takes log-probabilities, but gets a softmax, in [0, 1] instead of (-inf, 0]"
