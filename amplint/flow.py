@@ -180,7 +180,9 @@ class _Passes:
         key = (scope, name, "")
         if key not in self.memo:
             nodes: list[ast.AST] = [
-                node for node in self.names.get(name, ()) if (found := self.module.lookup(name, node)) and found[0] is scope
+                node
+                for node in self.names.get(name, ())
+                if (found := self.module.lookup(name, node)) and found[0] is scope
             ]
             nodes += [node for node in self.module.bindings(scope, name) if not isinstance(node, ast.Name)]
             self.memo[key] = _Pass(self, scope, name, nodes).run()

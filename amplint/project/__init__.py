@@ -137,6 +137,10 @@ class Project:
         """The primitive questions, with their arguments, that answers within the block rest on."""
         return self._questions.recording()
 
+    def rest_on(self, questions: frozenset[Question]) -> None:
+        """An answer remembered elsewhere is used: what it rests on belongs to the current recording too."""
+        self._questions.rest_on(questions)
+
     def remember(self, key: Hashable, answer: Callable[[], T], default: T) -> T:
         """`answer()`, worked out once per key, with what it rests on; `default` where it needs itself."""
         return self._questions.remember(key, answer, default)

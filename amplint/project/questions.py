@@ -57,6 +57,11 @@ class Questions:
         if self._frames:
             self._frames[-1].asked.add(question)
 
+    def rest_on(self, questions: frozenset[Question]) -> None:
+        """All of these primitive questions were asked."""
+        if self._frames:
+            self._frames[-1].asked |= questions
+
     def remember(self, key: Hashable, answer: Callable[[], T], default: T) -> T:
         """The answer to `key`, worked out once. `default` if that needs itself, or is too deep or too much work."""
         if key in self._answers:

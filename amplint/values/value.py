@@ -6,7 +6,6 @@ import ast
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from amplint import torch_ops
@@ -72,7 +71,7 @@ class Region:
         return self.kind is RegionKind.FLOAT16
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Frame:
     """One activation of a function: where it was called from, and so what its parameters are.
 
@@ -83,14 +82,16 @@ class Frame:
     module: Module
     function: ast.AST | None
     region: Region
-    arguments: Mapping[str, Alternatives] = field(default_factory=dict)
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
     receiver: Value | None = None
     call: ast.Call | None = None
     caller: Frame | None = None
+    open: bool = False
+    """Whether the call passes `*` or `**` arguments, so that what is not bound need not be its default."""
 
-    @cached_property
-    def depth(self) -> int:
-        return 0 if self.caller is None else self.caller.depth + 1
+    depth: int = 0
+    hops: int = 3
+    """How many calls back the parameters of a frame without a call are followed."""
 
     @property
     def path(self) -> tuple[Place, ...]:
@@ -102,57 +103,55 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An operand before it is evaluated: an expression and the frame it stands in, or values made by the engine."""
+    """An operand before it is evaluated: an expression and the frame it stands in, or `values` worked out already."""
 
     module: Module
-    node: ast.expr | None
+    node: ast.expr
     frame: Frame
     values: Alternatives | None = None
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class Value:
     """One thing that an expression can be. Compare values with `is` or `Values.same`.
 
-    `op` is the canonical operation of `torch_ops` ("softmax", "add", "getitem", …) or one of
-      "constant"   a Python constant, see `constant`
-      "parameter"  a parameter that no known call binds
-      "tuple"      a tuple or list of `elements`
-      "instance"   an instance of a class of the project, see `definition`
-      "module"     an instance of a torch.nn class, see `operation`; "sequential" is nn.Sequential of `elements`
-      "function", "class", "method", "partial"   things that can be called
-      "torch"      anything else named in torch or another library, see `dotted`
-      "python"     a call of a builtin or another library whose result is no tensor
-      "unknown"
+    `op` is the canonical operation of `torch_ops` ("softmax", "add", "getitem", "div" also for `1 / x`, …) or
+      "constant"    a Python constant, see `constant`
+      "parameter"   a parameter that no known call binds; `default` holds what it is when not given
+      "tuple"       a tuple, list or set of `elements`; "comprehension" one made of its one element many times
+      "dict"        a dictionary, `arguments` by constant key
+      "instance"    an instance of a class of the project, see `definition`
+      "module"      an instance of a torch.nn class: `operation` is what it computes
+      "sequential"  nn.Sequential of `elements`; "modules" is nn.ModuleList or ModuleDict
+      "function", "class", "method", "partial", "super"   things that can be called
+      "external"    anything else named in torch or another library, see `dotted`
+      "python"      what is no tensor: the result of a builtin or of another library, a string
+      "unknown"     `dotted` still names what was called, where that has a name
     """
 
-    def __init__(
-        self,
-        engine: Values,
-        op: str,
-        module: Module,
-        node: ast.expr,
-        frame: Frame,
-        arguments: Mapping[str, Argument] | None = None,
-        *,
-        in_place: bool = False,
-        elements: tuple[Argument, ...] = (),
-        constant: object = None,
-        definition: Definition | None = None,
-        dotted: str = "",
-        extra: object = None,
-    ) -> None:
-        self.engine = engine
-        self.op = op
-        self.module = module
-        self.node = node
-        self.frame = frame
-        self.arguments = arguments or {}
-        self.in_place = in_place
-        self.elements = elements
-        self.constant = constant
-        self.definition = definition
-        self.dotted = dotted
-        self.extra = extra
+    engine: Values
+    op: str
+    module: Module
+    node: ast.expr
+    frame: Frame
+    arguments: Mapping[str, Argument] = field(default_factory=dict)
+    """By torch_ops parameter name; for a module instance the constructor's arguments as well."""
+    elements: tuple[Argument, ...] = ()
+    constant: object = None
+    definition: Definition | None = None
+    dotted: str = ""
+    in_place: bool = False
+    open: bool = False
+    """For an instance: whether its constructor was given `*` or `**` arguments besides."""
+    default: Argument | None = None
+    operator: str = ""
+    """For "module": the canonical operation that calling it is."""
+    owner: Value | None = None
+    """The instance whose attribute it is, which hands its precision down."""
+    precision: Dtype | None = None
+    """The dtype its parameters were cast to, for modules and instances."""
+    wrapped: Region | None = None
+    """The region in which a framework runs its forward (it returns float32)."""
 
     def __repr__(self) -> str:
         return f"<{self.op} at {self.module.source.path.name}:{getattr(self.node, 'lineno', '?')}>"
@@ -163,7 +162,12 @@ class Value:
     @property
     def operation(self) -> torch_ops.Operation | None:
         """The row of the table of operations; None for a value that is no torch operation."""
-        return torch_ops.by_name(self.op)
+        return torch_ops.by_name(self.operator or self.op)
+
+    @property
+    def is_tensor_op(self) -> bool:
+        """Whether it is the result of an operation of the table."""
+        return torch_ops.by_name(self.op) is not None
 
     def operand(self, name: str) -> Alternatives:
         """All values of an operand by its torch_ops parameter name ("input", "other"); () if it is not given."""
@@ -171,28 +175,24 @@ class Value:
         return () if argument is None else self.engine.of_argument(argument)
 
     def argument(self, name: str) -> ast.expr | None:
-        """The expression given for a parameter, as written (for module instances, in the constructor call)."""
+        """The expression given for a parameter, as written (for module instances also in the constructor call)."""
         argument = self.arguments.get(name)
         return None if argument is None else argument.node
 
     def number(self, name: str) -> float | None:
         """The one number that a parameter is, through constants, attributes and defaults; None if not one."""
-        values = self.operand(name)
-        numbers = {v.as_number() for v in values}
-        return next(iter(numbers)) if len(numbers) == 1 else None
+        return self.engine.number(self.operand(name))
 
     def as_number(self) -> float | None:
-        """This value as a number, if it is a constant one (bools are not numbers)."""
-        if self.op == "constant" and isinstance(self.constant, int | float) and not isinstance(self.constant, bool):
-            return float(self.constant)
-        return None
+        """This value as a number (no bool): a constant, arithmetic on constants, a parameter's default; else None."""
+        return self.engine.as_number(self)
 
-    @cached_property
+    @property
     def dtypes(self) -> Dtypes:
         """The dtypes it can have in its frame."""
         return self.engine.dtypes(self)
 
-    @cached_property
+    @property
     def interval(self) -> Interval:
         """The interval its numbers lie in, as rounded in its dtypes."""
         return self.engine.interval(self)
@@ -204,6 +204,7 @@ class Value:
 
     @property
     def may_be_half(self) -> bool:
+        """Whether float16 is among its dtypes in its frame."""
         return Dtype.FLOAT16 in self.dtypes
 
     @property

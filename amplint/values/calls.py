@@ -1,0 +1,340 @@
+"""What a call gives: a torch operation, a module's result, an instance, or what a function of the project returns."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from amplint import torch_ops
+from amplint.project import Definition
+from amplint.torch_ops import Kind, Operation
+from amplint.values import expressions, libraries, modules, objects
+from amplint.values.site import Given, Site, known, merged
+from amplint.values.value import Alternatives, Argument, Frame, Value
+
+MAX_DEPTH = 10
+"""How many calls deep functions are followed."""
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_ALIASES = {"axis": "dim", "keepdims": "keepdim", "a_min": "min", "a_max": "max", "x": "input", "self": "input"}
+
+
+def canonical_name(dotted: str) -> str:
+    """The documented name of a torch object that was imported from where it is defined."""
+    if dotted.startswith("torch.nn.modules."):
+        return "torch.nn." + dotted.rpartition(".")[2]
+    for alias, name in (("torch.functional.", "torch."), ("torch.nn.parameter.", "torch.nn.")):
+        if dotted.startswith(alias):
+            return name + dotted.removeprefix(alias)
+    return dotted
+
+
+def call(site: Site, node: ast.Call) -> Alternatives:
+    """All that a call can give."""
+    given = Given.of_call(site, node)
+    func = node.func
+    if isinstance(func, ast.Name) and func.id == "super" and not site.module.lookup("super", func):
+        return _super(site, node)
+    if isinstance(func, ast.Attribute) and not expressions.external_names(site, func):
+        if not site.module.names(func) or not site.engine.project.resolve(site.module, func):
+            values = merged(v for base in site.of(func.value) for v in method(site, node, func, base, given))
+            return values if _is_known(values) else _by_project(site, node, given) or values
+    values = merged(v for callee in site.of(func) for v in apply(site, node, callee, given))
+    return values if _is_known(values) else _by_project(site, node, given) or values
+
+
+def _is_known(values: Alternatives) -> bool:
+    return not all(v.op == "unknown" for v in values)
+
+
+def _by_project(site: Site, node: ast.Call, given: Given) -> Alternatives:
+    """Calls that only the project's own linking finds: registries, callbacks in lists."""
+    found: list[Value] = []
+    for callee in site.engine.project.callees(site.module, node):
+        if getattr(callee.function, "name", "") == "__init__" and callee.cls is not None:
+            found += construct(site, node, callee.cls, given)
+            continue
+        receiver = None
+        if callee.cls is not None and not _is_static(callee.function):
+            receiver = site.value(node.func, "instance", definition=callee.cls)
+        found += enter(site, node, callee.definition, given, receiver=receiver)
+    return merged(found)
+
+
+def _super(site: Site, node: ast.Call) -> Alternatives:
+    cls = next((a for a in site.module.ancestors(node) if isinstance(a, ast.ClassDef)), None)
+    if cls is None:
+        return site.unknown(node)
+    return (site.value(node, "super", definition=Definition(site.module, cls), owner=site.frame.receiver),)
+
+
+# -- calling a value -------------------------------------------------------------------------------------------
+
+
+def apply(site: Site, node: ast.expr, callee: Value, given: Given) -> Alternatives:
+    """What calling `callee` gives; `node` stands for the call."""
+    if callee.op == "external":
+        return libraries.call(site, node, callee.dotted, given)
+    if callee.op in ("function", "method") and callee.definition is not None:
+        return enter(site, node, callee.definition, given, receiver=callee.owner)
+    if callee.op == "class" and callee.definition is not None:
+        return construct(site, node, callee.definition, given)
+    if callee.op == "instance" and callee.definition is not None:
+        return _call_instance(site, node, callee, given)
+    if callee.op in ("module", "sequential", "modules"):
+        return modules.call(site, node, callee, given)
+    if callee.op == "partial":
+        merged_given = Given(
+            (*callee.elements[1:], *given.positional), {**callee.arguments, **given.keywords}, given.open or callee.open
+        )
+        functions = site.engine.of_argument(callee.elements[0])
+        return merged(v for f in functions if f.op != "partial" for v in apply(site, node, f, merged_given))
+    if callee.op == "python":
+        return (site.value(node, "python"),)
+    return (site.value(node, "unknown", dotted=callee.dotted, elements=given.positional, arguments=given.keywords),)
+
+
+def _call_instance(site: Site, node: ast.expr, instance: Value, given: Given) -> Alternatives:
+    project, cls = site.engine.project, instance.definition
+    assert cls is not None
+    for name in ("__call__", "forward"):
+        if method := project.method(cls, name):
+            values = enter(site, node, method, given, receiver=instance)
+            return tuple(modules.as_float32(site, node, v) for v in values) if instance.wrapped else values
+    for base in project.base_names(cls):
+        if row := torch_ops.by_module(canonical_name(base)):
+            return modules.result(site, node, row, instance, given)
+    return site.unknown(node)
+
+
+def construct(site: Site, node: ast.expr, cls: Definition, given: Given) -> Alternatives:
+    """A new instance of a class of the project."""
+    return (
+        site.value(
+            node,
+            "instance",
+            definition=cls,
+            dotted=getattr(cls.node, "name", ""),
+            elements=given.positional,
+            arguments=given.keywords,
+            open=given.open,
+        ),
+    )
+
+
+# -- methods ---------------------------------------------------------------------------------------------------
+
+
+def method(site: Site, node: ast.Call, func: ast.Attribute, base: Value, given: Given) -> Alternatives:
+    """What `base.name(…)` gives."""
+    name = func.attr
+    if base.op == "super":
+        return _super_method(site, node, name, base, given)
+    if base.op in ("instance", "module", "sequential", "modules"):
+        if (same := modules.method(site, node, name, base, given)) is not None:
+            return same
+    if base.op in ("instance", "class", "external", "module", "sequential"):
+        if base.op == "class" and name == "from_pretrained":
+            return libraries.pretrained(site, node, base, given)
+        if base.op == "class" and name == "apply":
+            return (site.value(node, "unknown", dotted=f"{base.dotted}.apply", elements=given.positional),)
+        callees = objects.member(site, func, base)
+        return merged(v for callee in callees for v in apply(site, node, callee, given))
+    if base.op in ("tuple", "dict", "comprehension"):
+        return _container_method(site, node, name, base, given)
+    if base.op in ("python", "constant", "dtype", "finfo", "autocast"):
+        return (site.value(node, "python"),)
+    if base.op in ("function", "method", "partial"):
+        return site.unknown(node, name)
+    if base.op == "unknown" and (special := libraries.method(site, node, name, base, given)) is not None:
+        return special
+    row = torch_ops.by_method(name)
+    if row is None or not _fits(row, given):
+        return (site.value(node, "unknown", dotted=name, elements=given.positional, arguments=_with(base, given)),)
+    return operation(site, node, row, given.after((known((base,)),)))
+
+
+def _with(base: Value, given: Given) -> dict[str, Argument]:
+    return {**given.keywords, "input": known((base,))}
+
+
+def _fits(row: Operation, given: Given) -> bool:
+    """Whether the arguments could be those of a tensor's method: `logger.log("x", 1)` is none of `log`."""
+    if row.kind is not Kind.ELEMENTWISE:
+        return True
+    names = {*row.parameters, "out", "min", "max", "dim", "axis", "inplace", "dtype", "other"}
+    return len(given.positional) < len(row.parameters) and set(given.keywords) <= names
+
+
+def _super_method(site: Site, node: ast.Call, name: str, base: Value, given: Given) -> Alternatives:
+    project, here = site.engine.project, base.definition
+    assert here is not None
+    receiver = base.owner
+    order = project.mro(receiver.definition) if receiver and receiver.definition else ()
+    order = order if here in order else project.mro(here)
+    for ancestor in order[order.index(here) + 1 :] if here in order else ():
+        if found := project.method(ancestor, name):
+            instance = receiver or site.value(node, "instance", definition=here)
+            return enter(site, node, found, given, receiver=instance)
+    return site.unknown(node, name)
+
+
+def _container_method(site: Site, node: ast.Call, name: str, base: Value, given: Given) -> Alternatives:
+    if name in ("values", "copy") or (name == "items" and base.op == "dict"):
+        if name == "copy":
+            return (base,)
+        inner = expressions.elements(site, (base,))
+        if not inner:
+            return site.unknown(node)
+        element = known(inner)
+        if name == "items":
+            pair = (known((site.value(node, "python"),)), element)
+            element = known((site.value(node, "tuple", elements=pair),))
+        return (site.value(node, "comprehension", elements=(element,)),)
+    if name in ("get", "pop", "setdefault") and base.op == "dict":
+        return expressions.elements(site, (base,)) or site.unknown(node)
+    if name == "pop":
+        return expressions.elements(site, (base,)) or site.unknown(node)
+    return (site.value(node, "python"),)
+
+
+# -- operations ------------------------------------------------------------------------------------------------
+
+
+def operation(site: Site, node: ast.expr, row: Operation, given: Given) -> Alternatives:
+    """A torch operation with its arguments by the table's parameter names."""
+    if row.name == "to":
+        bound = _to(site, given)
+    else:
+        keywords = {_alias(row, name): argument for name, argument in given.keywords.items()}
+        bound = Given(given.positional, keywords, given.open).bind(row.parameters)
+    return (site.value(node, row.name, arguments=bound, in_place=row.in_place),)
+
+
+def _alias(row: Operation, keyword: str) -> str:
+    if keyword in row.parameters:
+        return keyword
+    alias = _ALIASES.get(keyword, keyword)
+    return alias if alias in row.parameters else keyword
+
+
+def _to(site: Site, given: Given) -> dict[str, Argument]:
+    """`.to(…)` takes a dtype, a device, or a tensor to be like, in this order or another."""
+    bound = {"input": given.positional[0], **given.keywords}
+    for argument in given.positional[1:]:
+        values = site.engine.of_argument(argument)
+        if any(v.op == "dtype" or (v.op == "external" and objects.dtype_named(v.dotted)) for v in values):
+            bound.setdefault("dtype", argument)
+        elif all(v.is_tensor_op or v.op == "weight" for v in values):
+            bound.setdefault("other", argument)
+        elif not all(_is_device(v) for v in values):
+            bound.setdefault("unclear", argument)
+    return bound
+
+
+def _is_device(value: Value) -> bool:
+    return (
+        value.op in ("python", "constant")
+        or "device" in value.dotted
+        or (value.op == "unknown" and value.dotted in ("gpu", "rank", "local_rank", "cuda"))
+    )
+
+
+# -- entering functions ----------------------------------------------------------------------------------------
+
+
+def enter(
+    site: Site, node: ast.expr, function: Definition, given: Given, *, receiver: Value | None = None
+) -> Alternatives:
+    """What a function of the project returns when it is called like this."""
+    if site.frame.depth >= MAX_DEPTH or _is_recursive(site.frame, function.node):
+        return site.unknown(node, getattr(function.node, "name", ""))
+    frame = frame_for(site, node, function, given, receiver=receiver)
+    return site.engine.returned(frame) or site.unknown(node, getattr(function.node, "name", ""))
+
+
+def _is_recursive(frame: Frame, function: ast.AST) -> bool:
+    current: Frame | None = frame
+    seen = 0
+    while current is not None:
+        seen += current.function is function
+        current = current.caller
+    return seen > 1
+
+
+def frame_for(
+    site: Site, node: ast.expr, function: Definition, given: Given, *, receiver: Value | None = None
+) -> Frame:
+    """The activation of a function by the call `node` in the site's frame; always the same one for the same call."""
+    key = ("frame", node, function.node, site.frame, receiver)
+    return site.engine.remember(
+        key,
+        lambda: _frame_for(site, node, function, given, receiver),
+        lambda: site.engine.base(function.module, function.node),
+    )
+
+
+def _frame_for(site: Site, node: ast.expr, function: Definition, given: Given, receiver: Value | None) -> Frame:
+    region = site.engine.region(site.module, node, site.frame)
+    if receiver is not None and receiver.wrapped is not None:
+        region = receiver.wrapped
+    frame = Frame(
+        module=function.module,
+        function=function.node,
+        region=region,
+        arguments=_bound(site, node, function.node, given, receiver is not None),
+        receiver=receiver,
+        call=node if isinstance(node, ast.Call) else None,
+        caller=site.frame,
+        open=given.open,
+        depth=site.frame.depth + 1,
+        hops=site.frame.hops,
+    )
+    site.engine.regions.entered.setdefault((site.frame, node), []).append(frame)
+    return frame
+
+
+def _bound(site: Site, node: ast.expr, function: ast.AST, given: Given, bound: bool) -> dict[str, Argument]:
+    if not isinstance(function, (*_FUNCTIONS, ast.Lambda)):
+        return {}
+    arguments = function.args
+    names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+    if bound and not _is_static(function) and names:
+        names = names[1:]
+    result = dict(zip(names, given.positional))
+    keyword_names = {*names, *(a.arg for a in arguments.kwonlyargs)}
+    result.update({k: v for k, v in given.keywords.items() if k in keyword_names})
+    if arguments.vararg and not given.open:
+        rest = given.positional[len(names) :]
+        result[arguments.vararg.arg] = known((site.value(node, "tuple", elements=rest),))
+    if arguments.kwarg and not given.open:
+        extra = {repr(k): v for k, v in given.keywords.items() if k not in keyword_names}
+        result[arguments.kwarg.arg] = known((site.value(node, "dict", arguments=extra),))
+    return result
+
+
+def returned_expressions(function: ast.AST) -> Iterator[ast.expr]:
+    """The expressions that a function returns; none for a generator."""
+    if isinstance(function, ast.Lambda):
+        yield function.body
+        return
+    stack: list[ast.AST] = list(getattr(function, "body", ()))
+    found: list[ast.expr] = []
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            return
+        if isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
+            continue
+        if isinstance(node, ast.Return) and node.value is not None:
+            found.append(node.value)
+        stack += ast.iter_child_nodes(node)
+    yield from reversed(found)
+
+
+def _is_static(function: ast.AST) -> bool:
+    return isinstance(function, _FUNCTIONS) and any(
+        isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list
+    )
+
+

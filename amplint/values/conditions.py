@@ -1,0 +1,68 @@
+"""Tests that a frame decides: which branches of a function can run when it is called like this."""
+
+from __future__ import annotations
+
+import ast
+
+from amplint import flow
+from amplint.values.site import Site
+from amplint.values.value import Value
+
+
+def feasible(site: Site, node: ast.AST) -> bool:
+    """Whether the branches around `node` can be taken in this frame. True where a test is not decided."""
+    if site.frame.call is None and site.frame.receiver is None:
+        return True
+    return all(truth(site, test) in (None, outcome) for test, outcome in flow.branches_around(site.module, node))
+
+
+def truth(site: Site, test: ast.expr) -> bool | None:
+    """What a test gives in this frame; None if that is not known."""
+    if isinstance(test, ast.Constant):
+        return bool(test.value)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = truth(site, test.operand)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        return _combined(site, test)
+    if isinstance(test, ast.Compare):
+        return _compared(site, test)
+    if isinstance(test, ast.Name | ast.Attribute):
+        return _agreed({_truthiness(value) for value in site.of(test)})
+    return None
+
+
+def _combined(site: Site, test: ast.BoolOp) -> bool | None:
+    deciding = isinstance(test.op, ast.Or)
+    outcomes = [truth(site, part) for part in test.values]
+    if deciding in outcomes:
+        return deciding
+    return None if None in outcomes else not deciding
+
+
+def _compared(site: Site, test: ast.Compare) -> bool | None:
+    if len(test.ops) != 1 or not isinstance(test.left, ast.Name | ast.Attribute | ast.Constant):
+        return None
+    op, right = test.ops[0], test.comparators[0]
+    if not isinstance(right, ast.Constant) or not isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
+        return None
+    equal = _agreed({_equals(value, right.value) for value in site.of(test.left)})
+    return equal if equal is None or isinstance(op, ast.Is | ast.Eq) else not equal
+
+
+def _equals(value: Value, constant: object) -> bool | None:
+    if value.op == "constant":
+        return bool(value.constant == constant)
+    if constant is None and (value.is_tensor_op or value.op in ("instance", "module", "sequential", "function", "tuple")):
+        return False
+    return None
+
+
+def _truthiness(value: Value) -> bool | None:
+    if value.op == "constant":
+        return bool(value.constant)
+    return True if value.op in ("instance", "module", "function", "class", "method", "partial") else None
+
+
+def _agreed(outcomes: set[bool | None]) -> bool | None:
+    return next(iter(outcomes)) if len(outcomes) == 1 else None

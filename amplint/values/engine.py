@@ -1,0 +1,297 @@
+"""The value analysis' face: `Values`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from dataclasses import replace
+from typing import TypeVar
+
+from amplint import torch_ops
+from amplint.context import Options
+from amplint.project import Definition, Project
+from amplint.tree import Module
+from amplint.values import calls, conditions, expressions, objects, peeling, precision, ranges, regions
+from amplint.values.dtype import Dtype, Dtypes, by_torch_name
+from amplint.values.interval import Interval
+from amplint.values.memo import Memo
+from amplint.values.site import Site, merged
+from amplint.values.value import Alternatives, Argument, Certainty, Frame, Peeled, Region, RegionKind, Value
+
+T = TypeVar("T")
+
+_CALLABLES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_OUTSIDE = Region(RegionKind.NONE)
+
+
+class Values:
+    """What the expressions of a project can be. All answers are remembered and bounded in depth and work."""
+
+    def __init__(self, project: Project, options: Options) -> None:
+        self.project = project
+        self.options = options
+        self.regions = regions.Regions(self)
+        self._memo = Memo(project)
+        self._bases: dict[tuple[ast.AST, int], Frame] = {}
+        self._nodes: dict[Module, dict[type[ast.AST], list[ast.AST]]] = {}
+
+    # -- what an expression can be -------------------------------------------------------------------------------
+
+    def of(self, module: Module, node: ast.expr, frame: Frame | None = None) -> Alternatives:
+        """All things that an expression can be; without a frame, as entered from the calls known in the project."""
+        where = self.base(module, node) if frame is None else frame
+        site = Site(self, module, where)
+        return self.remember(
+            ("value", node, where),
+            lambda: expressions.recognise(site, node) or site.unknown(node),
+            lambda: site.unknown(node),
+        )
+
+    def of_argument(self, argument: Argument) -> Alternatives:
+        """All values of an operand."""
+        if argument.values is not None:
+            return argument.values
+        return self.of(argument.module, argument.node, argument.frame)
+
+    def operations(self, module: Module, *names: str) -> Iterator[Value]:
+        """The expressions of a file that are one of these operations, in any spelling, in source order.
+
+        An expression that is one of them only in some of its alternatives is yielded for those.
+        """
+        wanted = frozenset(names)
+        for node in self._candidates(module, wanted):
+            for value in self.of(module, node):
+                if value.op in wanted and value.node is node and value.module is module:
+                    yield value
+
+    def peel(self, values: Alternatives, through: Collection[str]) -> tuple[Peeled, ...]:
+        """What is left of each alternative when layers of these kinds are taken off; see `peeling.KINDS`."""
+        return peeling.peel(values, frozenset(through))
+
+    def same(self, a: Value, b: Value) -> bool:
+        """Whether two values are certainly the same tensor (or equal ones: pure operations of the same operands)."""
+        return peeling.same(a, b)
+
+    def same_all(self, a: Alternatives, b: Alternatives) -> bool:
+        """Whether two operands are certainly the same: one value each, or the very same alternatives."""
+        if len(a) == len(b) == 1:
+            return self.same(a[0], b[0])
+        return len(a) == len(b) and all(x is y for x, y in zip(a, b))
+
+    # -- numbers, dtypes, intervals ------------------------------------------------------------------------------
+
+    def number(self, values: Alternatives) -> float | None:
+        """The one number that all the values are; None otherwise."""
+        numbers = {value.as_number() for value in values}
+        return next(iter(numbers)) if len(numbers) == 1 else None
+
+    def as_number(self, value: Value) -> float | None:
+        return ranges.number(value)
+
+    def dtypes(self, value: Value) -> Dtypes:
+        found = self.remember(("dtypes", value), lambda: precision.dtypes(value), frozenset)
+        return found or frozenset({Dtype.UNKNOWN})
+
+    def dtypes_of(self, values: Iterable[Value]) -> Dtypes:
+        """The dtypes of all alternatives; inside a loop that needs itself, those found elsewhere."""
+        found: set[Dtype] = set()
+        for value in values:
+            found |= self.remember(("dtypes", value), lambda v=value: precision.dtypes(v), frozenset)  # type: ignore[misc]
+        return frozenset(found)
+
+    def interval(self, value: Value) -> Interval:
+        return self.remember(("interval", value), lambda: ranges.interval(value), Interval)
+
+    def interval_of(self, values: Alternatives) -> Interval:
+        """The interval that holds all alternatives."""
+        found: Interval | None = None
+        for value in values:
+            found = value.interval if found is None else found.union(value.interval)
+        return Interval() if found is None else found
+
+    def named_dtypes(self, values: Alternatives) -> Dtypes:
+        """The dtypes that dtype expressions name: `torch.float16`, `x.dtype`, `"fp16"`; unknown for what is unclear."""
+        found: set[Dtype] = set()
+        for value in values:
+            if value.op == "external" and (dtype := objects.dtype_named(value.dotted)):
+                found.add(dtype)
+            elif value.op == "dtype":
+                found |= self.dtypes_of(value.operand("input"))
+            elif value.op == "constant" and isinstance(value.constant, str):
+                found.add(by_torch_name(value.constant.removeprefix("torch.")) or Dtype.UNKNOWN)
+            elif not (value.op == "constant" and value.constant is None):
+                found.add(Dtype.UNKNOWN)
+        return frozenset(found)
+
+    # -- regions and frames --------------------------------------------------------------------------------------
+
+    def region(self, module: Module, node: ast.AST, frame: Frame | None = None) -> Region:
+        """The autocast state in which `node` runs in a frame."""
+        where = self.base(module, node) if frame is None else frame
+        key = ("region", node, where)
+        return self.remember(key, lambda: self.regions.at(Site(self, module, where), node), lambda: _OUTSIDE)
+
+    def frames(self, module: Module, node: ast.AST) -> tuple[Frame, ...]:
+        """The known ways in which half precision reaches the function around `node`, and its base frame (last)."""
+        return (*self.regions.frames(module, node), self.base(module, node))
+
+    def seen(self, value: Value) -> tuple[Value, ...]:
+        """The value as it is in each frame of `frames`, for a value of a base frame (others are returned alone)."""
+        if value.frame is not self.base(value.module, value.node):
+            return (value,)
+        found = [v for f in self.frames(value.module, value.node) for v in self.of(value.module, value.node, f)]
+        return tuple(v for v in dict.fromkeys(found) if v.op == value.op)
+
+    def half(self, value: Value) -> Certainty:
+        """Whether the value is float16, over all known ways to reach it.
+
+        ALWAYS: in each frame through which half precision comes; MAY: in some, or as one of several dtypes.
+        """
+        seen = [v.dtypes for v in self.seen(value)]
+        reached = [d for d in seen[:-1] if d] if len(seen) > 1 else seen
+        if all(d == {Dtype.FLOAT16} for d in reached):
+            return Certainty.ALWAYS
+        if any(Dtype.FLOAT16 in d for d in seen):
+            return Certainty.MAY
+        return Certainty.UNKNOWN if any(Dtype.UNKNOWN in d for d in seen) else Certainty.NEVER
+
+    def base(self, module: Module, node: ast.AST, hops: int = 3) -> Frame:
+        """The frame of the function around `node` (or that is `node`) when it is not known where it was called."""
+        function = self._callable(module, node)
+        key = (function or module.tree, hops)
+        if key not in self._bases:
+            self._bases[key] = Frame(module, function, _OUTSIDE, hops=hops)
+        return self._bases[key]
+
+    def frame_of(self, module: Module, node: ast.AST, frame: Frame) -> Frame:
+        """The frame in which a definition that `frame` can see was made: its own, or one around it."""
+        function = self._callable(module, module.parents.get(node, node) if isinstance(node, _CALLABLES) else node)
+        current: Frame | None = frame
+        while current is not None:
+            if current.function is function and current.module is module:
+                return current
+            current = current.caller
+        return self.base(module, function or module.tree, frame.hops)
+
+    # -- for the recognisers -------------------------------------------------------------------------------------
+
+    def site(self, value: Value) -> Site:
+        """Where a value was made."""
+        return Site(self, value.module, value.frame)
+
+    def remember(self, key: Hashable, answer: Callable[[], T], bottom: Callable[[], T]) -> T:
+        return self._memo.remember(key, answer, bottom)
+
+    def returned(self, frame: Frame) -> Alternatives:
+        """What a function returns in a frame; () for a generator, or nothing."""
+        return self.remember(("returned", frame), lambda: self._returned(frame), tuple)
+
+    def owned(self, value: Value, owner: Value) -> Value:
+        """The value as an attribute of `owner`."""
+        return self.remember(("owned", value, owner), lambda: replace(value, owner=owner), lambda: value)
+
+    def wrapped(self, value: Value, region: Region) -> Value:
+        """A module whose forward a framework runs in `region`."""
+        return self.remember(("wrapped", value, region), lambda: replace(value, wrapped=region), lambda: value)
+
+    def in_region(self, frame: Frame, region: Region) -> Frame:
+        """The same frame, entered in another region."""
+        return self.remember(("in region", frame, region), lambda: replace(frame, region=region), lambda: frame)
+
+    def unmade(self, cls: Definition) -> Value:
+        """An instance of a class that unknown code makes."""
+        node = ast.Name(id=getattr(cls.node, "name", ""), ctx=ast.Load(), lineno=1, col_offset=0)
+        site = Site(self, cls.module, self.base(cls.module, cls.module.tree))
+        key = ("unmade", cls.node)
+        return self.remember(
+            key, lambda: site.value(node, "instance", definition=cls), lambda: site.value(node, "instance", definition=cls)
+        )
+
+    def framework_region(self, framework: Value) -> Region | None:
+        """The region in which an Accelerator or Fabric runs the forward of what it prepares."""
+        return self.regions.of_framework(framework)
+
+    def buffers(self, cls: Definition) -> dict[str, list[tuple[Module, ast.expr, Definition]]]:
+        """The tensors that a class registers as buffers or parameters, by name, with the registering function."""
+        return self.remember(("buffers", cls.node), lambda: self._buffers(cls), dict)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _returned(self, frame: Frame) -> Alternatives:
+        if frame.function is None:
+            return ()
+        site = Site(self, frame.module, frame)
+        feasible = (e for e in calls.returned_expressions(frame.function) if conditions.feasible(site, e))
+        return merged(value for expression in feasible for value in site.of(expression))
+
+    def _buffers(self, cls: Definition) -> dict[str, list[tuple[Module, ast.expr, Definition]]]:
+        found: dict[str, list[tuple[Module, ast.expr, Definition]]] = {}
+        for base in self.project.mro(cls):
+            for node in ast.walk(base.node):
+                if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) >= 2):
+                    continue
+                name, function = node.args[0], base.module.function(node)
+                registers = node.func.attr in ("register_buffer", "register_parameter")
+                if registers and isinstance(name, ast.Constant) and isinstance(name.value, str) and function:
+                    entry = (base.module, node.args[1], Definition(base.module, function))
+                    found.setdefault(name.value, []).append(entry)
+        return found
+
+    def _callable(self, module: Module, node: ast.AST) -> ast.AST | None:
+        """The function or lambda whose activation evaluates `node`."""
+        if isinstance(node, _CALLABLES):
+            return node
+        child: ast.AST = node
+        for ancestor in module.ancestors(node):
+            if isinstance(ancestor, ast.Lambda):
+                return ancestor
+            if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
+                if child not in ancestor.decorator_list and child is not ancestor.returns:
+                    return ancestor
+            child = ancestor
+        return None
+
+    def nodes(self, module: Module, kind: type[ast.AST]) -> list[ast.AST]:
+        """All nodes of one kind in a file, in the order of the walk."""
+        if module not in self._nodes:
+            by_kind = self._nodes[module] = {}
+            for node in module.parents:
+                by_kind.setdefault(type(node), []).append(node)
+        return self._nodes[module].get(kind, [])
+
+    def _candidates(self, module: Module, wanted: Collection[str]) -> Iterator[ast.expr]:
+        rows = [row for row in torch_ops.operations() if row.name in wanted]
+        spelled = {s.rpartition(".")[2] for row in rows for s in (*row.functions, *row.methods)}
+        spelled |= {f"{s}_" for s in spelled}
+        instances = any(row.modules for row in rows)
+        for call in module.calls:
+            if _last_name(call.func) in spelled or self._may_be_alias(module, call, spelled, instances):
+                yield call
+        if any(row.operators for row in rows):
+            symbols = {symbol for row in rows for symbol in row.operators}
+            for kind in expressions.node_kinds(symbols):
+                for node in self.nodes(module, kind):
+                    if isinstance(node, ast.AugAssign):
+                        yield node.target
+                    elif isinstance(node, ast.expr):
+                        yield node
+
+    def _may_be_alias(self, module: Module, call: ast.Call, spelled: Collection[str], instances: bool) -> bool:
+        """Whether the callee is a name for one of the operations, or perhaps a module instance."""
+        func = call.func
+        if isinstance(func, ast.Name | ast.Attribute):
+            names = module.names(func)
+            if names:
+                return any(name.rpartition(".")[2] in spelled for name in names)
+        if isinstance(func, ast.Attribute):
+            return instances and not torch_ops.by_method(func.attr)
+        if isinstance(func, ast.Name):
+            found = module.lookup(func.id, func)
+            return found is not None and not any(isinstance(n, (*_CALLABLES, ast.ClassDef)) for n in found[1])
+        return instances
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
