@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from amplint.tree import Module
@@ -46,7 +46,7 @@ class Given:
     """The arguments of a call, from wherever they come. `open`: there are `*` or `**` arguments besides."""
 
     positional: tuple[Argument, ...] = ()
-    keywords: Mapping[str, Argument] = ()  # type: ignore[assignment]
+    keywords: Mapping[str, Argument] = field(default_factory=dict)
     open: bool = False
 
     @classmethod
