@@ -5,21 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable
 
-from amplint.torch_ops import Kind
-from amplint.tree import Module
 from amplint.values import Certainty, Peeled, Value, Values
 
 _DEPTH = 8
 _MAXIMA = ("max", "amax", "maximum", "logsumexp", "cummax")
 _MINIMA = ("min", "amin", "minimum", "cummin")
-
-_NO_GRAD = (
-    "torch.no_grad",
-    "torch.inference_mode",
-    "torch.autograd.no_grad",
-    "torch.autograd.grad_mode.no_grad",
-    "torch.autograd.grad_mode.inference_mode",
-)
 
 ARRANGED = frozenset({"index", "shape", "cast"})
 """The layers of `Values.peel` that keep the numbers."""
@@ -194,57 +184,6 @@ def unguarded(peeled: Peeled) -> ast.expr | None:
         return peeled.core.node
     inner = peeled.steps[guards[0] :]
     return inner[0].value.node if len(inner) == len(guards) else None
-
-
-def gradients_flow(values: Values, value: Value) -> bool:
-    """Whether a gradient may flow through `value`: not under no_grad, however it is reached, nor from constants."""
-    return any(not _is_under_no_grad(seen) and _is_tracked(seen) for seen in values.seen(value))
-
-
-def _is_under_no_grad(value: Value) -> bool:
-    module, node, frame = value.module, value.node, value.frame
-    while True:
-        if _switches_off(module, node):
-            return True
-        if frame.caller is None or frame.call is None:
-            return False
-        module, node, frame = frame.caller.module, frame.call, frame.caller
-
-
-def _switches_off(module: Module, node: ast.AST) -> bool:
-    """Whether `node` stands in a `with torch.no_grad()` or in a function so decorated."""
-    for ancestor in module.ancestors(node):
-        if isinstance(ancestor, ast.With | ast.AsyncWith):
-            switches = [item.context_expr for item in ancestor.items]
-        elif isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
-            switches = ancestor.decorator_list
-        else:
-            continue
-        if any(_is_no_grad(module, switch) for switch in switches):
-            return True
-    return False
-
-
-def _is_no_grad(module: Module, switch: ast.expr) -> bool:
-    called = switch.func if isinstance(switch, ast.Call) else switch
-    if module.is_named(called, *_NO_GRAD):
-        return True
-    is_set = module.is_named(called, "torch.set_grad_enabled", "torch.autograd.grad_mode.set_grad_enabled")
-    arguments = switch.args if isinstance(switch, ast.Call) else []
-    return is_set and any(isinstance(a, ast.Constant) and a.value is False for a in arguments)
-
-
-def _is_tracked(value: Value, depth: int = _DEPTH) -> bool:
-    """Whether `value` can depend on something that requires a gradient."""
-    operation = value.operation
-    if value.op in ("constant", "python", "detach", "data") or (operation is not None and operation.result):
-        return False
-    if operation is None or depth == 0 or not value.is_tensor_op:
-        return True
-    if operation.kind is Kind.CREATE:
-        return False
-    operands = [operand for name in value.arguments for operand in value.operand(name)]
-    return not operands or any(_is_tracked(operand, depth - 1) for operand in operands)
 
 
 def is_only_guarded(peeled: Peeled) -> bool:

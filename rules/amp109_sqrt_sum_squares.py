@@ -13,8 +13,7 @@ from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.values import Dtype, Peeled, Value, Values
 
-_EPS = "1e-8"
-_EPS_FLOAT16 = "1e-6"
+_EPS = "1e-6"
 
 
 class SqrtSumSquares(Rule):
@@ -40,7 +39,7 @@ class SqrtSumSquares(Rule):
     ```
 
     ## Fix
-    Safe for a plain sum: `vector_norm`. Unsafe otherwise: an epsilon inside the root.
+    Safe for a plain sum: `vector_norm`. Unsafe otherwise: 1e-6 is added inside the root, which float16 keeps.
 
     ## References
     - [torch.linalg.vector_norm](https://pytorch.org/docs/stable/generated/torch.linalg.vector_norm.html)
@@ -101,14 +100,14 @@ class SqrtSumSquares(Rule):
             import torch.nn.functional as F
 
             def rmse(prediction, target):
-                return torch.sqrt(F.mse_loss(prediction, target) + 1e-8)
+                return torch.sqrt(F.mse_loss(prediction, target) + 1e-6)
 
             def rms(x):
-                return x / ((x.square().mean(-1, keepdim=True) + 1e-8).sqrt() + 1e-8)
+                return x / ((x.square().mean(-1, keepdim=True) + 1e-6).sqrt() + 1e-8)
 
             def gradient_magnitude(image):
                 dx, dy = torch.gradient(image, dim=(-2, -1))
-                return torch.sqrt(dx**2 + dy**2 + 1e-8).mean()
+                return torch.sqrt(dx**2 + dy**2 + 1e-6).mean()
             """,
         ),
         Example(
@@ -140,7 +139,7 @@ class SqrtSumSquares(Rule):
                     self.mse = torch.nn.MSELoss()
 
                 def forward(self, a, b):
-                    return (self.mse(a, b) + 1e-8).pow(0.5)
+                    return (self.mse(a, b) + 1e-6).pow(0.5)
             """,
         ),
     )
@@ -209,12 +208,12 @@ class SqrtSumSquares(Rule):
             sums = context.values.peel(inside, patterns.GUARDED)
             if not patterns.every((p.core for p in sums), lambda core: _is_sum_of_squares(context.values, core)):
                 continue
-            if not patterns.gradients_flow(context.values, root):
+            if not context.values.gradients(root):
                 continue
             half = any(value.may_be_half for value in inside)
             overflow = ", and x * x overflows above 255.94 in float16" if half else ""
             message = f"the gradient of this root is NaN where the sum is 0{overflow}"
-            fix = _fix(context, root, sums[0], half) if len(sums) == 1 else None
+            fix = _fix(context, root, sums[0]) if len(sums) == 1 else None
             yield self.finding(context, root.node, message, fix=fix)
 
 
@@ -238,7 +237,7 @@ def _is_square(values: Values, value: Value) -> bool:
     return any(bool(patterns.squared(values, inner)) for inner in patterns.bare(value))
 
 
-def _fix(context: Context, root: Value, peeled: Peeled, half: bool) -> Fix | None:
+def _fix(context: Context, root: Value, peeled: Peeled) -> Fix | None:
     rewrite = Rewrite(context, root.node)
     try:
         base = _plainly_squared(context.values, peeled)
@@ -250,7 +249,7 @@ def _fix(context: Context, root: Value, peeled: Peeled, half: bool) -> Fix | Non
         inside = root.argument("input")
         if inside is None or peeled.took("eps") or peeled.took("clamp"):
             return None
-        rewrite.replace(inside, f"{rewrite.text(inside, Precedence.SUM)} + {_EPS_FLOAT16 if half else _EPS}")
+        rewrite.replace(inside, f"{rewrite.text(inside, Precedence.SUM)} + {_EPS}")
         return rewrite.fix("Add an epsilon inside the root", Safety.UNSAFE)
     except UnmovableError:
         return None

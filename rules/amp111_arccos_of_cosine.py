@@ -131,7 +131,7 @@ class ArccosOfCosine(Rule):
             if not patterns.every(given, _reaches_one):
                 continue
             clamped = all(peeled.steps for peeled in context.values.peel(given, {"clamp"}))
-            if not patterns.gradients_flow(context.values, arc) and (clamped or _is_constant(given)):
+            if not context.values.gradients(arc) and (clamped or _is_constant(given)):
                 continue
             beyond = "" if clamped else ", and rounding takes the value beyond 1, where it is NaN"
             message = f"the gradient of {arc.op} is infinite at 1, which this value reaches{beyond}"

@@ -16,6 +16,10 @@ MAX_DEPTH = 10
 """How many calls deep functions are followed."""
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_NO_TENSORS = frozenset(
+    "super instance module sequential modules class external tuple dict comprehension python constant dtype finfo "
+    "autocast function method partial".split()
+)
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "a_min": "min", "a_max": "max", "x": "input", "self": "input"}
 
 
@@ -37,10 +41,29 @@ def call(site: Site, node: ast.Call) -> Alternatives:
         return _super(site, node)
     if isinstance(func, ast.Attribute) and not expressions.external_names(site, func):
         if not site.module.names(func) or not site.engine.project.resolve(site.module, func):
-            values = merged(v for base in site.of(func.value) for v in method(site, node, func, base, given))
+            values = _method_call(site, node, func, given)
             return values if _is_known(values) else _by_project(site, node, given) or values
     values = merged(v for callee in site.of(func) for v in apply(site, node, callee, given))
     return values if _is_known(values) else _by_project(site, node, given) or values
+
+
+def _method_call(site: Site, node: ast.Call, func: ast.Attribute, given: Given) -> Alternatives:
+    """What `base.name(…)` gives: one operation of all that is a tensor, and what the other bases give."""
+    bases, row = site.of(func.value), torch_ops.by_method(func.attr)
+    if row is None or not _fits(row, given):
+        return merged(v for base in bases for v in method(site, node, func, base, given))
+    tensors = tuple(base for base in bases if _may_be_tensor(site, node, func.attr, base, given))
+    others = [v for base in bases if base not in tensors for v in method(site, node, func, base, given)]
+    if not tensors:
+        return merged(others)
+    receiver = Argument(site.module, func.value, site.frame, None if len(tensors) == len(bases) else tensors)
+    return merged([*operation(site, node, row, given.after((receiver,))), *others])
+
+
+def _may_be_tensor(site: Site, node: ast.Call, name: str, base: Value, given: Given) -> bool:
+    if base.op in _NO_TENSORS:
+        return False
+    return base.op != "unknown" or libraries.method(site, node, name, base, given) is None
 
 
 def _is_known(values: Alternatives) -> bool:
@@ -148,10 +171,7 @@ def method(site: Site, node: ast.Call, func: ast.Attribute, base: Value, given: 
         return site.unknown(node, name)
     if base.op == "unknown" and (special := libraries.method(site, node, name, base, given)) is not None:
         return special
-    row = torch_ops.by_method(name)
-    if row is None or not _fits(row, given):
-        return (site.value(node, "unknown", dotted=name, elements=given.positional, arguments=_with(base, given)),)
-    return operation(site, node, row, given.after((known((base,)),)))
+    return (site.value(node, "unknown", dotted=name, elements=given.positional, arguments=_with(base, given)),)
 
 
 def _with(base: Value, given: Given) -> dict[str, Argument]:
@@ -336,5 +356,3 @@ def _is_static(function: ast.AST) -> bool:
     return isinstance(function, _FUNCTIONS) and any(
         isinstance(d, ast.Name) and d.id == "staticmethod" for d in function.decorator_list
     )
-
-

@@ -53,7 +53,9 @@ def _compared(site: Site, test: ast.Compare) -> bool | None:
 def _equals(value: Value, constant: object) -> bool | None:
     if value.op == "constant":
         return bool(value.constant == constant)
-    if constant is None and (value.is_tensor_op or value.op in ("instance", "module", "sequential", "function", "tuple")):
+    if constant is None and (
+        value.is_tensor_op or value.op in ("instance", "module", "sequential", "function", "tuple")
+    ):
         return False
     return None
 

@@ -11,7 +11,18 @@ from amplint import torch_ops
 from amplint.context import Options
 from amplint.project import Definition, Project
 from amplint.tree import Module
-from amplint.values import calls, conditions, expressions, objects, peeling, precision, ranges, regions
+from amplint.values import (
+    calls,
+    conditions,
+    expressions,
+    gradients,
+    objects,
+    peeling,
+    precision,
+    ranges,
+    regions,
+    tensors,
+)
 from amplint.values.dtype import Dtype, Dtypes, by_torch_name
 from amplint.values.interval import Interval
 from amplint.values.memo import Memo
@@ -155,6 +166,14 @@ class Values:
             return Certainty.MAY
         return Certainty.UNKNOWN if any(Dtype.UNKNOWN in d for d in seen) else Certainty.NEVER
 
+    def gradients(self, value: Value) -> bool:
+        """Whether a gradient may flow through the value: not under no_grad, however it is reached, nor from constants."""
+        return gradients.flow(self.seen(value))
+
+    def is_tensor(self, value: Value) -> Certainty:
+        """Whether the value is a torch tensor. UNKNOWN where what it is made of may be numpy's or Python's."""
+        return self.remember(("tensor", value), lambda: tensors.is_tensor(value), lambda: Certainty.UNKNOWN)
+
     def base(self, module: Module, node: ast.AST, hops: int = 3) -> Frame:
         """The frame of the function around `node` (or that is `node`) when it is not known where it was called."""
         function = self._callable(module, node)
@@ -204,7 +223,9 @@ class Values:
         site = Site(self, cls.module, self.base(cls.module, cls.module.tree))
         key = ("unmade", cls.node)
         return self.remember(
-            key, lambda: site.value(node, "instance", definition=cls), lambda: site.value(node, "instance", definition=cls)
+            key,
+            lambda: site.value(node, "instance", definition=cls),
+            lambda: site.value(node, "instance", definition=cls),
         )
 
     def framework_region(self, framework: Value) -> Region | None:

@@ -35,6 +35,7 @@ _COMPARE: dict[type[ast.cmpop], str] = {
 }
 _UNARY: dict[type[ast.unaryop], str] = {ast.USub: "-tensor", ast.UAdd: "+tensor", ast.Invert: "~tensor"}
 
+
 def recognise(site: Site, node: ast.expr) -> Alternatives:
     """All that `node` can be in the site's frame."""
     if isinstance(node, ast.Constant):
@@ -149,7 +150,9 @@ def _named(node: ast.AST, name: str) -> ast.expr:
     """A node that stands for a definition in a Value: itself, where it is an expression."""
     if isinstance(node, ast.expr):
         return node
-    return ast.Name(id=name, ctx=ast.Load(), lineno=getattr(node, "lineno", 1), col_offset=0, end_lineno=1, end_col_offset=0)
+    return ast.Name(
+        id=name, ctx=ast.Load(), lineno=getattr(node, "lineno", 1), col_offset=0, end_lineno=1, end_col_offset=0
+    )
 
 
 def _imported(site: Site, alias: ast.AST, name: str) -> Alternatives:

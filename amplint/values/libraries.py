@@ -58,9 +58,7 @@ def call(site: Site, node: ast.expr, dotted: str, given: Given) -> Alternatives:
         return (site.value(node, "finfo", arguments={"dtype": given.positional[0]}),)
     if dotted == "functools.partial" and given.positional:
         return (
-            site.value(
-                node, "partial", elements=given.positional, arguments=dict(given.keywords), open=given.open
-            ),
+            site.value(node, "partial", elements=given.positional, arguments=dict(given.keywords), open=given.open),
         )
     if dotted in _CHECKPOINTS and given.positional:
         functions = site.engine.of_argument(given.positional[0])
@@ -145,7 +143,15 @@ def _builtin(site: Site, node: ast.expr, dotted: str, given: Given) -> Alternati
         return (site.value(node, "python", dotted=dotted, elements=given.positional),)
     if dotted in ("builtins.max", "builtins.min", "builtins.sum") and len(given.positional) == 1:
         return (site.value(node, "unknown", dotted=dotted, elements=given.positional),)
-    if dotted in _NUMBERS or dotted.rpartition(".")[2] in ("max", "min", "isinstance", "hasattr", "dict", "set", "type"):
+    if dotted in _NUMBERS or dotted.rpartition(".")[2] in (
+        "max",
+        "min",
+        "isinstance",
+        "hasattr",
+        "dict",
+        "set",
+        "type",
+    ):
         return (site.value(node, "python", dotted="number"),)
     return site.unknown(node, dotted)
 
@@ -166,7 +172,9 @@ def _getattr(site: Site, node: ast.expr, given: Given) -> Alternatives:
         attribute = ast.copy_location(ast.Attribute(given.positional[0].node, value.constant, ast.Load()), node)
         for base in site.engine.of_argument(given.positional[0]):
             if base.op == "external":
-                found.append(site.value(node, "external", dotted=calls.canonical_name(f"{base.dotted}.{value.constant}")))
+                found.append(
+                    site.value(node, "external", dotted=calls.canonical_name(f"{base.dotted}.{value.constant}"))
+                )
             else:
                 found += objects.member(site, attribute, base)
     if len(given.positional) > 2:

@@ -91,7 +91,9 @@ def _chain(site: Site, node: ast.expr, sequential: Value, given: Given) -> Alter
 def as_float32(site: Site, node: ast.expr, value: Value) -> Value:
     """The result of a forward that a framework wraps: it hands back float32."""
     if value.op == "tuple":
-        cast = tuple(known(tuple(as_float32(site, node, v) for v in site.engine.of_argument(e))) for e in value.elements)
+        cast = tuple(
+            known(tuple(as_float32(site, node, v) for v in site.engine.of_argument(e))) for e in value.elements
+        )
         return replace(value, elements=cast)
     return site.value(node, "float", arguments={"input": known((value,))}) if value.is_tensor_op else value
 

@@ -261,14 +261,20 @@ def method_frame(site: Site, method: Definition, instance: Value, at: ast.expr) 
     """The activation of a method of `instance` that is not entered by a call at hand; `__init__` by its constructor."""
     engine = site.engine
     key = ("method frame", method.node, instance)
-    return engine.remember(key, lambda: _method_frame(site, method, instance), lambda: engine.base(method.module, method.node))
+    return engine.remember(
+        key, lambda: _method_frame(site, method, instance), lambda: engine.base(method.module, method.node)
+    )
 
 
 def _method_frame(site: Site, method: Definition, instance: Value) -> Frame:
     engine, cls = site.engine, instance.definition
     assert cls is not None
     base = engine.base(method.module, method.node)
-    if getattr(method.node, "name", "") == "__init__" and isinstance(instance.node, ast.Call) and instance.op == "instance":
+    if (
+        getattr(method.node, "name", "") == "__init__"
+        and isinstance(instance.node, ast.Call)
+        and instance.op == "instance"
+    ):
         top = engine.project.method(cls, "__init__")
         if top is not None:
             given = Given(instance.elements, instance.arguments, instance.open)

@@ -160,7 +160,9 @@ def same(a: Value, b: Value, depth: int = _SAME_DEPTH) -> bool:
 
 
 def _same_owner(a: Value, b: Value) -> bool:
-    return a.owner is not None and b.owner is not None and a.owner.node is b.owner.node and a.owner.frame is b.owner.frame
+    return (
+        a.owner is not None and b.owner is not None and a.owner.node is b.owner.node and a.owner.frame is b.owner.frame
+    )
 
 
 def _same_reading(a: Value, b: Value, depth: int) -> bool:

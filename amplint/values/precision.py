@@ -222,7 +222,17 @@ def _as_given(value: Value, operation: Operation) -> Dtypes:
 
 def _floating(dtype: Dtype, operation: Operation) -> Dtype:
     """Functions such as sigmoid give float32 for integers; abs, clamp and their like keep them."""
-    keeps = operation.name in ("abs", "neg", "positive", "clamp", "clamp_min", "clamp_max", "relu", "masked_fill", "sign")
+    keeps = operation.name in (
+        "abs",
+        "neg",
+        "positive",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "relu",
+        "masked_fill",
+        "sign",
+    )
     return Dtype.FLOAT32 if dtype in (Dtype.INTEGER, Dtype.BOOL) and not keeps else dtype
 
 

@@ -74,7 +74,9 @@ class Regions:
         if not isinstance(called, ast.Name | ast.Attribute):
             return None
         names = site.module.names(called)
-        last = names[0].rpartition(".")[2] if names else (called.attr if isinstance(called, ast.Attribute) else called.id)
+        last = (
+            names[0].rpartition(".")[2] if names else (called.attr if isinstance(called, ast.Attribute) else called.id)
+        )
         if last == "custom_fwd" and isinstance(decorator, ast.Call):
             cast = any(k.arg == "cast_inputs" for k in decorator.keywords)
             return self._region(RegionKind.DISABLED, site, decorator, "custom_fwd casts its inputs") if cast else None
@@ -185,7 +187,11 @@ class Regions:
                 continue
             key: ast.AST = value.node
             if not isinstance(key, ast.Call):
-                if value.definition is None or not isinstance(call.func.value, ast.Name) or call.func.value.id != "self":
+                if (
+                    value.definition is None
+                    or not isinstance(call.func.value, ast.Name)
+                    or call.func.value.id != "self"
+                ):
                     continue
                 key = value.definition.node
             possible = marks.setdefault(key, set())
@@ -314,7 +320,9 @@ class Regions:
             if keyword.arg == "precision":
                 values = site.of(keyword.value)
                 if any(v.op == "constant" and v.constant in _HALF_PRECISION for v in values):
-                    return self._region(RegionKind.FLOAT16, site, call, "precision is float16", certain=len(values) == 1)
+                    return self._region(
+                        RegionKind.FLOAT16, site, call, "precision is float16", certain=len(values) == 1
+                    )
         return None
 
     def _steps(self, module: Module, region: Region) -> Iterator[Frame]:
@@ -429,7 +437,9 @@ def _switches(module: Module) -> bool:
     if any(_last_name(c.func) in ("autocast", "half", "Accelerator", "Fabric") for c in module.calls):
         return True
     if any(
-        _last_name(d.func if isinstance(d, ast.Call) else d) == "autocast" for f in module.functions for d in f.decorator_list
+        _last_name(d.func if isinstance(d, ast.Call) else d) == "autocast"
+        for f in module.functions
+        for d in f.decorator_list
     ):
         return True
     return any(
