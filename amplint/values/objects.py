@@ -97,7 +97,7 @@ def _from_callers(site: Site, function: ast.AST, node: ast.arg) -> Alternatives:
 
 
 def _annotated(site: Site, node: ast.arg, use: ast.expr) -> Alternatives:
-    """An instance of the project's class that annotates the parameter."""
+    """An instance of the class, of the project or of torch.nn, that annotates the parameter."""
     annotation = node.annotation
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         try:
@@ -106,6 +106,9 @@ def _annotated(site: Site, node: ast.arg, use: ast.expr) -> Alternatives:
             return ()
         classes = [d for d in _resolve_text(site, annotation) if isinstance(d.node, ast.ClassDef)]
     elif isinstance(annotation, ast.Name | ast.Attribute):
+        rows = [row for name in site.module.names(annotation) if (row := torch_ops.by_module(name))]
+        if rows:
+            return tuple(site.value(use, "module", operator=row.name) for row in rows)
         classes = [d for d in site.engine.project.resolve(site.module, annotation) if isinstance(d.node, ast.ClassDef)]
     else:
         return ()
