@@ -20,6 +20,8 @@ _NO_TENSORS = frozenset(
     "super instance module sequential modules class external tuple dict comprehension python constant dtype finfo "
     "autocast function method partial".split()
 )
+_VARIADIC = ("size", "shape", "dims", "repeats")
+_NOT_VARIADIC = ("full", "new_full", "normal", "randint", "broadcast_to")
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "a_min": "min", "a_max": "max", "x": "input", "self": "input"}
 
 
@@ -159,8 +161,6 @@ def method(site: Site, node: ast.Call, func: ast.Attribute, base: Value, given: 
     if base.op in ("instance", "class", "external", "module", "sequential"):
         if base.op == "class" and name == "from_pretrained":
             return libraries.pretrained(site, node, base, given)
-        if base.op == "class" and name == "apply":
-            return (site.value(node, "unknown", dotted=f"{base.dotted}.apply", elements=given.positional),)
         callees = objects.member(site, func, base)
         return merged(v for callee in callees for v in apply(site, node, callee, given))
     if base.op in ("tuple", "dict", "comprehension"):
@@ -227,8 +227,16 @@ def operation(site: Site, node: ast.expr, row: Operation, given: Given) -> Alter
         bound = _to(site, given)
     else:
         keywords = {_alias(row, name): argument for name, argument in given.keywords.items()}
-        bound = Given(given.positional, keywords, given.open).bind(row.parameters)
+        bound = Given(_named(row, given), keywords, given.open).bind(row.parameters)
     return (site.value(node, row.name, arguments=bound, in_place=row.in_place),)
+
+
+def _named(row: Operation, given: Given) -> tuple[Argument, ...]:
+    """The positional arguments up to a variadic parameter, as in `torch.zeros(2, 3)`."""
+    variadic = next((i for i, name in enumerate(row.parameters) if name in _VARIADIC), None)
+    if variadic is None or row.name in _NOT_VARIADIC or len(given.positional) <= variadic + 1:
+        return given.positional
+    return given.positional[: variadic + 1]
 
 
 def _alias(row: Operation, keyword: str) -> str:

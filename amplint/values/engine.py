@@ -71,7 +71,7 @@ class Values:
         """
         wanted = frozenset(names)
         for node in self._candidates(module, wanted):
-            for value in self.of(module, node):
+            for value in self._operation(module, node):
                 if value.op in wanted and value.node is node and value.module is module:
                     yield value
 
@@ -100,15 +100,20 @@ class Values:
         return ranges.number(value)
 
     def dtypes(self, value: Value) -> Dtypes:
-        found = self.remember(("dtypes", value), lambda: precision.dtypes(value), frozenset)
+        found = self.remember(("dtypes", value), lambda: precision.dtypes(value), lambda: frozenset[Dtype]())
         return found or frozenset({Dtype.UNKNOWN})
 
     def dtypes_of(self, values: Iterable[Value]) -> Dtypes:
         """The dtypes of all alternatives; inside a loop that needs itself, those found elsewhere."""
         found: set[Dtype] = set()
         for value in values:
-            found |= self.remember(("dtypes", value), lambda v=value: precision.dtypes(v), frozenset)  # type: ignore[misc]
+            key = ("dtypes", value)
+            found |= self.remember(key, lambda v=value: precision.dtypes(v), lambda: frozenset[Dtype]())  # type: ignore[misc]
         return frozenset(found)
+
+    def precision(self, module: Value) -> Dtypes:
+        """The dtypes that the parameters of a module or instance can have."""
+        return precision.module_precision(module)
 
     def interval(self, value: Value) -> Interval:
         return self.remember(("interval", value), lambda: ranges.interval(value), Interval)
@@ -150,8 +155,13 @@ class Values:
         """The value as it is in each frame of `frames`, for a value of a base frame (others are returned alone)."""
         if value.frame is not self.base(value.module, value.node):
             return (value,)
-        found = [v for f in self.frames(value.module, value.node) for v in self.of(value.module, value.node, f)]
+        found = [v for f in self.frames(value.module, value.node) for v in self._in_frame(value, f)]
         return tuple(v for v in dict.fromkeys(found) if v.op == value.op)
+
+    def _in_frame(self, value: Value, frame: Frame) -> Alternatives:
+        if isinstance(getattr(value.node, "ctx", None), ast.Store):
+            return expressions.assigned(Site(self, value.module, frame), value.node)
+        return self.of(value.module, value.node, frame)
 
     def half(self, value: Value) -> Certainty:
         """Whether the value is float16, over all known ways to reach it.
@@ -279,6 +289,12 @@ class Values:
             for node in module.parents:
                 by_kind.setdefault(type(node), []).append(node)
         return self._nodes[module].get(kind, [])
+
+    def _operation(self, module: Module, node: ast.expr) -> Alternatives:
+        """What an expression is; for the target of an assignment, what the assignment makes of it."""
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            return expressions.assigned(Site(self, module, self.base(module, node)), node)
+        return self.of(module, node)
 
     def _candidates(self, module: Module, wanted: Collection[str]) -> Iterator[ast.expr]:
         rows = [row for row in torch_ops.operations() if row.name in wanted]

@@ -10,7 +10,7 @@ from amplint.flow import How, Reaching
 from amplint.project import Definition
 from amplint.values import calls, conditions, objects
 from amplint.values.site import Given, Site, known, merged
-from amplint.values.value import Alternatives, Value
+from amplint.values.value import Alternatives, Argument, Value
 
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "+",
@@ -131,14 +131,12 @@ def definition(site: Site, reaching: Reaching, name: str) -> Alternatives:
         return of_definition(site, Definition(site.module, node), _named(node, name))
     if reaching.how is How.IMPORT:
         return _imported(site, node, name)
-    if reaching.how is How.AUGMENTED:
-        statement = site.module.parent(node)
-        assert isinstance(statement, ast.AugAssign)
-        return _augmented(site, statement)
+    if reaching.how is How.AUGMENTED and isinstance(node, ast.expr):
+        return assigned(site, node)
     if reaching.how is How.IN_PLACE and value is not None:
         return site.of(value)
     if reaching.how is How.ITEM and isinstance(node, ast.Subscript):
-        return (_item_set(site, node),)
+        return assigned(site, node)
     if reaching.how is How.LOOP and value is not None:
         return select(site, elements(site, site.of(value)), reaching.path)
     if reaching.how is How.WITH and value is not None:
@@ -160,6 +158,18 @@ def _imported(site: Site, alias: ast.AST, name: str) -> Alternatives:
     node = _named(alias, name)
     found = merged(v for d in site.engine.project.resolve(site.module, dotted) for v in of_definition(site, d, node))
     return found or (site.value(node, "external", dotted=calls.canonical_name(dotted)),)
+
+
+def assigned(site: Site, target: ast.expr) -> Alternatives:
+    """What `target += value` or `x[i] = value` makes of its target; () for other targets."""
+    statement = site.module.parent(target)
+    if isinstance(statement, ast.AugAssign):
+        key = ("augmented", target, site.frame)
+        return site.engine.remember(key, lambda: _augmented(site, statement), tuple)
+    if isinstance(target, ast.Subscript):
+        key = ("item set", target, site.frame)
+        return site.engine.remember(key, lambda: (_item_set(site, target),), tuple)
+    return ()
 
 
 def _augmented(site: Site, node: ast.AugAssign) -> Alternatives:
@@ -276,7 +286,7 @@ def _display(site: Site, node: ast.Tuple | ast.List | ast.Set) -> Alternatives:
 
 
 def _dict(site: Site, node: ast.Dict) -> Alternatives:
-    items = {}
+    items: dict[str, Argument] = {}
     for key, value in zip(node.keys, node.values):
         label = repr(key.value) if isinstance(key, ast.Constant) else f"?{len(items)}"
         items[label] = site.argument(value)
@@ -329,6 +339,6 @@ def node_kinds(symbols: set[str]) -> tuple[type[ast.AST], ...]:
         kinds.append(ast.Compare)
     if symbols & set(_UNARY.values()):
         kinds.append(ast.UnaryOp)
-    if "[]" in symbols or "[]=" in symbols:
+    if symbols & {"[]", "[]="}:
         kinds.append(ast.Subscript)
     return tuple(kinds)

@@ -189,9 +189,9 @@ def pretrained(site: Site, node: ast.expr, cls: Value | None, given: Given) -> A
     precision = next(iter(dtypes)) if len(dtypes) == 1 and Dtype.UNKNOWN not in dtypes else None
     if cls is not None and cls.definition is not None:
         return (
-            site.value(node, "instance", definition=cls.definition, dotted=cls.dotted, open=True, precision=precision),
+            site.value(node, "instance", definition=cls.definition, dotted=cls.dotted, open=True, cast=precision),
         )
-    return (site.value(node, "unknown", dotted="from_pretrained", precision=precision, arguments=given.keywords),)
+    return (site.value(node, "unknown", dotted="from_pretrained", cast=precision, arguments=given.keywords),)
 
 
 def method(site: Site, node: ast.Call, name: str, base: Value, given: Given) -> Alternatives | None:
@@ -200,9 +200,9 @@ def method(site: Site, node: ast.Call, name: str, base: Value, given: Given) -> 
         return _prepared(site, node, base, given)
     if name == "autocast" and base.dotted.rpartition(".")[2] in ("Accelerator", "Fabric"):
         return (site.value(node, "autocast", arguments={"framework": known((base,))}, dotted=base.dotted),)
-    if base.op == "unknown" and base.precision is not None and name in ("cuda", "to", "eval", "train", "half", "float"):
+    if base.op == "unknown" and base.cast is not None and name in ("cuda", "to", "eval", "train", "half", "float"):
         cast = modules.cast_of(site, name, given)
-        return (base,) if cast is None else (replace(base, precision=cast),)
+        return (base,) if cast is None else (replace(base, cast=cast),)
     return None
 
 

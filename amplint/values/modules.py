@@ -109,7 +109,7 @@ def method(site: Site, node: ast.Call, name: str, base: Value, given: Given) -> 
     if base.op == "instance" and not _is_module(site, base):
         return None
     precision = cast_of(site, name, given)
-    return (base,) if precision is None else (replace(base, precision=precision),)
+    return (base,) if precision is None else (replace(base, cast=precision),)
 
 
 def cast_of(site: Site, name: str, given: Given) -> Dtype | None:

@@ -98,7 +98,11 @@ def _from_callers(site: Site, function: ast.AST, node: ast.arg) -> Alternatives:
 
 def _annotated(site: Site, node: ast.arg, use: ast.expr) -> Alternatives:
     """An instance of the class, of the project or of torch.nn, that annotates the parameter."""
-    annotation = node.annotation
+    annotation = _one_type(node.annotation)
+    if isinstance(annotation, ast.Name | ast.Attribute):
+        rows = [row for name in site.module.names(annotation) if (row := torch_ops.by_module(calls.canonical_name(name)))]
+        if rows:
+            return (site.value(use, "module", operator=rows[0].name, dotted=node.arg),)
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         try:
             annotation = ast.parse(annotation.value, mode="eval").body
@@ -113,6 +117,15 @@ def _annotated(site: Site, node: ast.arg, use: ast.expr) -> Alternatives:
     else:
         return ()
     return tuple(site.value(use, "instance", definition=d, dotted=getattr(d.node, "name", "")) for d in classes)
+
+
+def _one_type(annotation: ast.expr | None) -> ast.expr | None:
+    """The type in `Optional[T]` and `T | None`."""
+    if isinstance(annotation, ast.Subscript) and getattr(annotation.value, "id", "") == "Optional":
+        return annotation.slice
+    if isinstance(annotation, ast.BinOp) and isinstance(annotation.right, ast.Constant):
+        return annotation.left
+    return annotation
 
 
 def _resolve_text(site: Site, annotation: ast.expr) -> tuple[Definition, ...]:
@@ -192,6 +205,8 @@ def of_instance(site: Site, node: ast.Attribute, instance: Value) -> Alternative
     cls, attr = instance.definition, node.attr
     assert cls is not None
     engine, project = site.engine, site.engine.project
+    if attr == "apply" and instance.op == "class" and (forward := project.method(cls, "forward")):
+        return (_applied(site, node, forward),)
     if method := project.method(cls, attr):
         if _is_property(method.node):
             return engine.returned(method_frame(site, method, instance, node))
@@ -204,6 +219,12 @@ def of_instance(site: Site, node: ast.Attribute, instance: Value) -> Alternative
         found.append(_registered(site, node, instance, buffer))
     values = merged(owned(value, instance) for value in without_none(tuple(found)))
     return values or (site.value(node, "unknown", dotted=attr, owner=instance),)
+
+
+def _applied(site: Site, node: ast.expr, forward: Definition) -> Value:
+    """`Function.apply` of a torch.autograd.Function: its forward, on a context that torch gives."""
+    function = known((site.value(node, "function", definition=forward, dotted="apply"),))
+    return site.value(node, "partial", elements=(function, known(site.unknown(node, "ctx"))), dotted="apply")
 
 
 def owned(value: Value, owner: Value) -> Value:

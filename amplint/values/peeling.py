@@ -149,6 +149,8 @@ def same(a: Value, b: Value, depth: int = _SAME_DEPTH) -> bool:
         return False
     if a.op == "constant":
         return type(a.constant) is type(b.constant) and a.constant == b.constant
+    if a.op == "parameter":
+        return a.dotted == b.dotted and a.frame is b.frame
     if a.op in ("unknown", "external", "dtype", "weight"):
         return _same_reading(a, b, depth)
     operation = a.operation

@@ -73,8 +73,8 @@ def module_precision(value: Value | None) -> Dtypes:
     """The dtype of a module's parameters: its own cast, what is marked where it is made, or its holder's."""
     seen = 0
     while value is not None and seen < 20:
-        if value.precision is not None:
-            return frozenset({value.precision})
+        if value.cast is not None:
+            return frozenset({value.cast})
         if (marked := value.engine.regions.cast_of(value)) is not None:
             return marked
         value, seen = value.owner, seen + 1

@@ -148,8 +148,8 @@ class Value:
     """For "module": the canonical operation that calling it is."""
     owner: Value | None = None
     """The instance whose attribute it is, which hands its precision down."""
-    precision: Dtype | None = None
-    """The dtype its parameters were cast to, for modules and instances."""
+    cast: Dtype | None = None
+    """For a module or instance: the dtype that this very expression casts its parameters to."""
     wrapped: Region | None = None
     """The region in which a framework runs its forward (it returns float32)."""
 
@@ -196,6 +196,12 @@ class Value:
     def interval(self) -> Interval:
         """The interval its numbers lie in, as rounded in its dtypes."""
         return self.engine.interval(self)
+
+    @property
+    def precision(self) -> Dtype | None:
+        """For a module or instance: the dtype of its parameters, wherever they were cast; None if not one."""
+        found = self.engine.precision(self)
+        return next(iter(found)) if len(found) == 1 else None
 
     @property
     def is_half(self) -> bool:
