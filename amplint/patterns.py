@@ -11,6 +11,8 @@ _DEPTH = 8
 _MAXIMA = ("max", "amax", "maximum", "logsumexp", "cummax")
 _MINIMA = ("min", "amin", "minimum", "cummin")
 
+_ARRAY_LIBRARIES = ("numpy", "jax", "tensorflow", "cupy", "pandas", "mxnet", "paddle", "mindspore")
+
 ARRANGED = frozenset({"index", "shape", "cast"})
 """The layers of `Values.peel` that keep the numbers."""
 
@@ -29,6 +31,14 @@ def every(values: Iterable[Value], test: Callable[[Value], bool]) -> bool:
 def bare(value: Value) -> tuple[Value, ...]:
     """What `value` is without indexing, reshaping, detaching and casts: all it can be."""
     return tuple(peeled.core for peeled in value.engine.peel((value,), ARRANGED))
+
+
+def part(value: Value, name: str = "input") -> ast.expr | None:
+    """The operand as it is written within the expression `value`; None where it is not (a layer of a Sequential)."""
+    node = value.argument(name)
+    if node is None or not any(ancestor is value.node for ancestor in value.module.ancestors(node)):
+        return None
+    return node
 
 
 def is_number(values: Iterable[Value], number: float) -> bool:
@@ -124,6 +134,8 @@ def is_never_positive(value: Value, depth: int = _DEPTH) -> bool:
             return True
         if value.op == "mul" and any(is_never_positive(v, depth - 1) for v in right):
             return True
+        if value.op == "mul" and _is_negated(left, right, depth):
+            return True
     return any(inner is not value and is_never_positive(inner, depth - 1) for inner in bare(value))
 
 
@@ -138,6 +150,11 @@ def is_tame(exponential: Value, *, one_sided: bool = False) -> bool:
     limit = exp_limit(exponential)
     ranges = [exponent.interval for exponent in exponential.operand("input")]
     return all(range.upper < limit and (one_sided or range.lower > -limit) for range in ranges)
+
+
+def _is_negated(left: Iterable[Value], right: Iterable[Value], depth: int) -> bool:
+    """Whether a product is -k * x**2: `-k` of unknown sign is taken to be negative."""
+    return any(v.op == "neg" for v in left) and any(_is_scaled_magnitude(v, depth - 1) for v in right)
 
 
 def _is_scaled_magnitude(value: Value, depth: int) -> bool:
@@ -171,6 +188,8 @@ def fed_by(values: Values, loss: Value, ops: Collection[str]) -> tuple[Peeled, .
     () where no caller makes it certain.
     """
     for seen in values.seen(loss):
+        if not every(values.of(seen.module, seen.node, seen.frame), lambda v: v.op == loss.op):
+            continue  # which of several losses is called is not known
         peeled = values.peel(seen.operand("input"), GUARDED)
         if every((p.core for p in peeled), lambda core: core.op in ops):
             return peeled
@@ -189,3 +208,11 @@ def unguarded(peeled: Peeled) -> ast.expr | None:
 def is_only_guarded(peeled: Peeled) -> bool:
     """Whether nothing but epsilons and clamps was taken off."""
     return all(step.kind in ("eps", "clamp") for step in peeled.steps)
+
+
+def is_torch(values: Values, value: Value) -> bool:
+    """Whether `value` is a tensor for all that is known; operators on unknown operands may be numpy's, if imported."""
+    certainty = values.is_tensor(value)
+    if certainty is not Certainty.UNKNOWN:
+        return certainty is Certainty.ALWAYS
+    return not value.module.imports(*_ARRAY_LIBRARIES)

@@ -103,7 +103,9 @@ class Rewrite:
         removed = self.unused()
         if any(not is_effect_free(self.module, node) and not self._goes(node, removed) for node in self._kept):
             raise UnmovableError("a call would be made twice")
-        edits = [replace(self.module, node, text) for node, text in self._replaced]
+        edits = [
+            replace(self.module, node, text, parentheses=self._sheds_parentheses(node)) for node, text in self._replaced
+        ]
         return Fix(message, safety, tuple(sorted([*edits, *self._edits, *remove_statements(self.module, removed)])))
 
     def unused(self) -> list[ast.stmt]:
@@ -144,6 +146,12 @@ class Rewrite:
         edit = replace(self.module, core, text)
         own = self.module.source.segment(value)
         return f"{own[: edit.start - start]}{edit.text}{own[edit.end - start :]}"
+
+    def _sheds_parentheses(self, node: ast.expr) -> bool:
+        """Whether the parentheses around an operation go with it: those on its own line, not those that lay it out."""
+        place = layout(self.module)
+        start, end = place.span(node, parentheses=True)
+        return not isinstance(node, ast.Call | ast.Name) and not set("\r\n") & set(place.text[start:end])
 
     def _loses_comment(self) -> bool:
         place = layout(self.module)

@@ -136,6 +136,10 @@ class Module:
         """The dotted target of an import alias that binds `name`."""
         return self._import_targets.get((alias, name))
 
+    def imports(self, *roots: str) -> bool:
+        """Whether the file imports one of these top-level packages, or something of it."""
+        return any(target.partition(".")[0] in roots for target in self._import_targets.values())
+
     def bound_as(self, dotted: str, at: ast.AST) -> str | None:
         """How the user can write `dotted` at `at` with the bindings there are: `F.softmax`, `th.log`, `softmax`."""
         for candidate in self._spellings(dotted):

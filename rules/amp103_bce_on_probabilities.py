@@ -113,12 +113,12 @@ class BceOnProbabilities(Rule):
             """,
             """
             import torch
-            from torch.nn import BCELoss, Module, BCEWithLogitsLoss
+            from torch.nn import BCELoss, Module
 
             class Edges(Module):
                 def __init__(self):
                     super().__init__()
-                    self.bce = BCEWithLogitsLoss()
+                    self.bce = torch.nn.BCEWithLogitsLoss()
 
                 def forward(self, scores, y):
                     return self.bce(
@@ -254,7 +254,7 @@ def _fix(context: Context, loss: Value, peeled: Peeled) -> Fix | None:
         return None
     rewrite = Rewrite(context, given)
     try:
-        is_direct = rewrite.put(rewrite.text(peeled.core.argument("input")), probability, given)
+        is_direct = rewrite.put(rewrite.text(patterns.part(peeled.core)), probability, given)
         is_function = context.module.is_named(loss.node.func, _FUNCTION)
         if is_function:
             rewrite.rename_called(loss.node, f"{_FUNCTION}_with_logits")

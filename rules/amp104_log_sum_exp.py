@@ -235,12 +235,14 @@ def _fix(context: Context, log: Value, peeled: Peeled) -> Fix | None:
 
 def _logsumexp(rewrite: Rewrite, total: Value) -> str:
     if total.op == "add":
-        left, right = (v.argument("input") for side in ("input", "other") for v in total.operand(side))
+        if len(total.operand("input")) != 1 or len(total.operand("other")) != 1:
+            raise UnmovableError("one of several")
+        left, right = (patterns.part(v) for side in ("input", "other") for v in total.operand(side))
         return rewrite.call("torch.logaddexp", rewrite.text(left), rewrite.text(right))
     term = total.operand("input")[0]
     if term.op != "exp" or total.argument("dtype") is not None:
         raise UnmovableError("a masked sum, or one in another dtype")
-    exponent = term.argument("input")
+    exponent = patterns.part(term)
     dim = total.argument("dim")
     if dim is None:
         return rewrite.call("torch.logsumexp", f"{rewrite.text(exponent, Precedence.ATOM)}.flatten()", "dim=0")

@@ -168,7 +168,7 @@ def _may_overflow(value: Value) -> bool:
 def _fix(context: Context, log: Value, exponential: Value) -> Fix | None:
     rewrite = Rewrite(context, log.node)
     try:
-        exponent = rewrite.text(exponential.argument("input"))
+        exponent = rewrite.text(patterns.part(exponential))
         rewrite.replace(log.node, rewrite.call("torch.nn.functional.softplus", exponent))
         return rewrite.fix("Use softplus", Safety.SAFE)
     except UnmovableError:

@@ -182,7 +182,7 @@ def _fix(context: Context, division: Value, exponential: Value, peeled: Peeled) 
     rewrite = Rewrite(context, division.node)
     safety = Safety.UNSAFE if peeled.took("eps") or peeled.took("clamp") else Safety.SAFE
     try:
-        exponent = rewrite.text(exponential.argument("input"))
+        exponent = rewrite.text(patterns.part(exponential))
         dim = rewrite.keyword("dim", peeled.core.argument("dim"))
         rewrite.replace(division.node, rewrite.call("torch.softmax", exponent, dim))
         return rewrite.fix("Use softmax", safety)

@@ -226,7 +226,7 @@ def _fix(context: Context, loss: Value, peeled: Peeled) -> Fix | None:
         return None
     rewrite = Rewrite(context, given)
     try:
-        rewrite.put(rewrite.text(peeled.core.argument("input")), probability, given)
+        rewrite.put(rewrite.text(patterns.part(peeled.core)), probability, given)
         return rewrite.fix("Give the logits to the loss", Safety.UNSAFE)
     except UnmovableError:
         return None

@@ -214,7 +214,7 @@ def _fix(context: Context, log: Value, inside: Peeled, tangent: Value) -> Fix | 
         return None
     rewrite = Rewrite(context, log.node)
     try:
-        x = tangent.argument("input")
+        x = patterns.part(tangent)
         term, factor = rewrite.text(x, Precedence.TERM), rewrite.text(x, Precedence.UNARY)
         log_2 = rewrite.call("math.log", "2")
         softplus = rewrite.call("torch.nn.functional.softplus", f"-2 * {factor}")

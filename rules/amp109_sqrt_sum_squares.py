@@ -208,7 +208,7 @@ class SqrtSumSquares(Rule):
             sums = context.values.peel(inside, patterns.GUARDED)
             if not patterns.every((p.core for p in sums), lambda core: _is_sum_of_squares(context.values, core)):
                 continue
-            if not context.values.gradients(root):
+            if not context.values.gradients(root) or not patterns.is_torch(context.values, root):
                 continue
             half = any(value.may_be_half for value in inside)
             overflow = ", and x * x overflows above 255.94 in float16" if half else ""
@@ -264,4 +264,4 @@ def _plainly_squared(values: Values, peeled: Peeled) -> ast.expr | None:
     bases = patterns.squared(values, squares[0]) if len(squares) == 1 else ()
     if not bases or any(Dtype.INTEGER in base.dtypes for base in bases):
         return None
-    return squares[0].argument("input")
+    return patterns.part(squares[0])

@@ -87,7 +87,7 @@ class NllOnProbabilities(Rule):
                 return nll(p, y), p  # expect
             """,
             """
-            from torch import softmax, log_softmax
+            from torch import log_softmax, softmax
             from torch.nn import NLLLoss
 
             nll = NLLLoss()
@@ -217,7 +217,7 @@ def _fix(context: Context, loss: Value, peeled: Peeled) -> Fix | None:
 
 def _log_softmax(rewrite: Rewrite, softmax: Value) -> str:
     """The call that `softmax` is, with log_softmax in its place."""
-    call, tensor = softmax.node, softmax.argument("input")
+    call, tensor = softmax.node, patterns.part(softmax)
     if not isinstance(call, ast.Call) or tensor is None:
         raise UnmovableError("no call")
     names = rewrite.module.names(call.func)

@@ -165,7 +165,7 @@ def _expm1(context: Context, difference: Value, exponential: Value) -> Fix | Non
     rewrite = Rewrite(context, difference.node)
     sign = "-" if patterns.is_number(difference.operand("input"), 1) else ""
     try:
-        text = rewrite.call("torch.expm1", rewrite.text(exponential.argument("input")))
+        text = rewrite.call("torch.expm1", rewrite.text(patterns.part(exponential)))
         rewrite.replace(difference.node, f"{sign}{text}")
         return rewrite.fix("Use expm1", Safety.SAFE)
     except UnmovableError:

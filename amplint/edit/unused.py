@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from amplint import torch_ops
 from amplint.flow import definitions
@@ -44,13 +44,26 @@ def unused_after(
     return sorted(unused, key=lambda statement: statement.lineno)
 
 
-def is_effect_free(module: Module, expression: ast.expr) -> bool:
-    """Whether nothing is lost when `expression` is not evaluated: its calls are torch operations without effect."""
-    for node in ast.walk(expression):
+def is_effect_free(
+    module: Module,
+    expression: ast.expr,
+    apart_from: Sequence[ast.AST] = (),
+    is_harmless: Callable[[ast.Call], bool] | None = None,
+) -> bool:
+    """Whether nothing is lost when `expression` is not evaluated: its calls are torch operations without effect.
+
+    `apart_from`: parts that are evaluated elsewhere; `is_harmless`: whether a call of something else has no effect.
+    """
+    stack: list[ast.AST] = [expression]
+    while stack:
+        node = stack.pop()
+        if any(node is part for part in apart_from):
+            continue
         if isinstance(node, ast.Await | ast.Yield | ast.YieldFrom | ast.NamedExpr):
             return False
-        if isinstance(node, ast.Call) and not _is_operation(module, node):
+        if isinstance(node, ast.Call) and not (_is_operation(module, node) or (is_harmless and is_harmless(node))):
             return False
+        stack += ast.iter_child_nodes(node)
     return True
 
 

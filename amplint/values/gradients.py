@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from amplint.project import Definition, Project
 from amplint.torch_ops import Kind
 from amplint.tree import Module
 from amplint.values.value import Value
@@ -20,6 +21,12 @@ _NO_GRAD = (
 )
 
 
+_NO_OPERANDS = ("index", "indices", "dim", "dims", "keepdim", "size", "shape", "dtype", "mask", "condition", "repeats")
+"""Parameters through which no gradient flows."""
+
+_HOPS = 3
+
+
 def flow(seen: Iterable[Value]) -> bool:
     """Whether a gradient may flow through a value in one of the ways that it is reached."""
     return any(not _is_under_no_grad(value) and _is_tracked(value) for value in seen)
@@ -31,8 +38,20 @@ def _is_under_no_grad(value: Value) -> bool:
         if _switches_off(module, node):
             return True
         if frame.caller is None or frame.call is None:
-            return False
+            return _is_called_without(value.engine.project, module, frame.function, _HOPS)
         module, node, frame = frame.caller.module, frame.call, frame.caller
+
+
+def _is_called_without(project: Project, module: Module, function: ast.AST | None, hops: int) -> bool:
+    """Whether all known calls of a function stand under no_grad, and there are some."""
+    if hops == 0 or not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        return False
+    sites = project.callers(Definition(module, function))
+    return bool(sites) and all(
+        _switches_off(site.module, site.call)
+        or _is_called_without(project, site.module, site.module.function(site.call), hops - 1)
+        for site in sites
+    )
 
 
 def _switches_off(module: Module, node: ast.AST) -> bool:
@@ -67,5 +86,6 @@ def _is_tracked(value: Value, depth: int = _DEPTH) -> bool:
         return True
     if operation.kind is Kind.CREATE:
         return False
-    operands = [operand for name in value.arguments for operand in value.operand(name)]
+    names = [name for name in value.arguments if name not in _NO_OPERANDS]
+    operands = [operand for name in names for operand in value.operand(name)]
     return not operands or any(_is_tracked(operand, depth - 1) for operand in operands)
