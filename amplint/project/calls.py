@@ -137,9 +137,7 @@ def _methods(
                 yield _Target(forward, value, cls, bound=True)
 
 
-def _receivers(
-    project: Project, module: Module, value: ast.expr, receiver: Definition | None
-) -> Iterator[Definition]:
+def _receivers(project: Project, module: Module, value: ast.expr, receiver: Definition | None) -> Iterator[Definition]:
     """The classes of the object a method is called on; for `self`, those of its overriding subclasses too."""
     declared = project.types(module, value)
     if not (isinstance(value, ast.Name) and _is_self(module, value)):
@@ -240,6 +238,8 @@ def _called_as(project: Project, function: Definition) -> set[str]:
     names = {kind.node.name for kind in (cls, *project.subclasses(cls)) if isinstance(kind.node, ast.ClassDef)}
     if node.name == "__init__":
         return names
+    if "torch.autograd.Function" in project.base_names(cls):
+        return {"apply"} | _holders_of(project, "apply", call=False)
     return {node.name}.union(*(_holders_of(project, name, call=True) for name in names))
 
 
