@@ -97,7 +97,9 @@ def _binding(project: Project, module: Module, binding: ast.AST, name: str) -> I
 def _inside(project: Project, outer: Definition, parts: tuple[str, ...]) -> tuple[Definition, ...]:
     """What `outer.parts…` stands for, `outer` being a module or a class."""
     if isinstance(outer.node, ast.Module):
-        return member(project, outer.module, parts) or imported(project, _submodule(outer, parts), outer.module.source.path)
+        return member(project, outer.module, parts) or imported(
+            project, _submodule(outer, parts), outer.module.source.path
+        )
     if isinstance(outer.node, ast.ClassDef):
         found = project.class_member(outer, parts[0])
         if found is None or len(parts) == 1:

@@ -16,10 +16,15 @@ It reports only on events whose `module` is the judged one, each `node` once, an
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from amplint.protocol.entries import Entry, entries
+from amplint.protocol.evaluate import Evaluator
 from amplint.protocol.events import Event, Kind, Path
+from amplint.protocol.interest import Interests
 from amplint.protocol.symbols import Symbol
+from amplint.protocol.walk import BoundError, Walk
 from amplint.rule import Related
 from amplint.tree import Module
 
@@ -36,17 +41,21 @@ class Protocol:
     def __init__(self, project: Project, options: Options) -> None:
         self.project = project
         self.options = options
+        self._evaluator = Evaluator(project)
+        self._interests = Interests(project)
+        self._walks: dict[Entry, _Walked] = {}
+        self._of: dict[Module, _Judged] = {}
 
     def paths(self, module: Module) -> tuple[Path, ...]:
         """The paths with an event in `module`, from the outermost callers that lead there.
 
         Empty where a bound was hit (`limits` says so): a rule that sees some paths only cannot be silent rightly.
         """
-        return ()
+        return self._judged(module).paths
 
     def limits(self, module: Module) -> tuple[tuple[ast.AST, str], ...]:
         """The functions of `module` that were not judged, each with the reason: too many paths, too deep."""
-        return ()
+        return self._judged(module).limits
 
     def owners(self, path: Path, clip: Event) -> frozenset[Symbol] | None:
         """The optimizers on `path` that hold the parameters that `clip` (or READ, WRITE, ZERO) concerns; None: unknown."""
@@ -74,3 +83,49 @@ class Protocol:
     def scaler_definition(self, scaler: Symbol) -> Definition | None:
         """The constructor call of a scaler, where it is in this project."""
         return None
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _judged(self, module: Module) -> _Judged:
+        if module not in self._of:
+            self._of[module] = self._judge(module)
+        return self._of[module]
+
+    def _judge(self, module: Module) -> _Judged:
+        found, limits = entries(self.project, self._interests, module)
+        paths: list[Path] = []
+        for entry in found:
+            walked = self._walk(entry)
+            if walked.bound:
+                limits.append((entry.function.node if entry.function.module is module else module.tree, walked.bound))
+            paths += [path for path in walked.paths if any(event.module is module for event in path.events)]
+        return _Judged(tuple(paths), tuple(limits))
+
+    def _walk(self, entry: Entry) -> _Walked:
+        if entry not in self._walks:
+            walk = Walk(self.project, self._interests, self._evaluator)
+            bound = ""
+            try:
+                walk.run(entry.function, entry.receiver)
+            except BoundError as error:
+                bound = str(error)
+            except RecursionError:
+                bound = "nested too deep"
+            self._walks[entry] = _Walked(() if bound else tuple(walk.paths), bound)
+        return self._walks[entry]
+
+
+@dataclass(frozen=True, slots=True)
+class _Walked:
+    """What the walk from one entry gave; `bound` says why it was given up."""
+
+    paths: tuple[Path, ...]
+    bound: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """What is known of one file."""
+
+    paths: tuple[Path, ...]
+    limits: tuple[tuple[ast.AST, str], ...]

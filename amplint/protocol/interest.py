@@ -1,0 +1,219 @@
+"""Which parts of a file can matter to the protocol, so that all else is stepped over."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+
+from amplint.project import Callee, Definition, Project
+from amplint.protocol.recognise import NAMES_OF_EVENTS, is_clip_name
+from amplint.protocol.roles import last_name, used_as_scaler
+from amplint.tree import Module
+
+_WORDS = re.compile(
+    r"backward\(|unscale_|clip_grad|zero_grad|GradScaler|\.grad\b|isfinite|isnan|isinf|all_reduce|scaler|optim\w*\.step"
+)
+_NO_STEPPER = re.compile(r"sched|lr_|warmup|^ema|^env|prof|^bar|pbar|timer|wandb|tracker|^lr$|scheduler", re.IGNORECASE)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(slots=True, eq=False)
+class Interest:
+    """For one file: nodes with events in them, functions that have some, names that steer the way to them."""
+
+    nodes: set[ast.AST] = field(default_factory=set)
+    functions: set[ast.AST] = field(default_factory=set)
+    """Functions (or the module) with an event of their own, not only in functions they call."""
+    names: set[str] = field(default_factory=set)
+    """Variables and attributes that tests on the way, receivers and arguments of events read."""
+
+
+class Interests:
+    """Looks files over, each once."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self._of: dict[Module, Interest] = {}
+        self._eventful: dict[ast.AST, bool] = {}
+
+    def of(self, module: Module) -> Interest:
+        """What matters in a file."""
+        if module not in self._of:
+            self._of[module] = Interest()
+            self._of[module] = self._look_over(module)
+        return self._of[module]
+
+    def callees(self, module: Module, call: ast.Call, receiver: Definition | None) -> list[Callee]:
+        """The functions with events that a call enters."""
+        return [c for c in self.project.callees(module, call, receiver) if self.is_eventful(c.definition)]
+
+    def is_eventful(self, function: Definition) -> bool:
+        """Whether running a function may bring about an event."""
+        node = function.node
+        if node not in self._eventful:
+            self._eventful[node] = False
+            self._eventful[node] = self._finds_event(function)
+        return self._eventful[node]
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _look_over(self, module: Module) -> Interest:
+        interest = Interest()
+        for node in direct_events(self.project, module):
+            interest.functions.add(module.function(node) or module.tree)
+            self._mark(module, node, interest)
+        for call in module.calls:
+            if call not in interest.nodes and any(
+                self.is_eventful(callee.definition) for callee in self.project.callees(module, call)
+            ):
+                self._mark(module, call, interest)
+        self._collect_names(module, interest)
+        return interest
+
+    def _mark(self, module: Module, node: ast.AST, interest: Interest) -> None:
+        """Mark a node and all around it, up to its function."""
+        current: ast.AST | None = node
+        while current is not None and current not in interest.nodes:
+            interest.nodes.add(current)
+            if isinstance(current, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
+                break
+            current = module.parent(current)
+
+    def _collect_names(self, module: Module, interest: Interest) -> None:
+        for node in interest.nodes:
+            tests: list[ast.AST] = []
+            if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
+                tests = [node.test]
+            elif isinstance(node, ast.Match):
+                tests = [node.subject]
+            elif isinstance(node, ast.Call):
+                tests = [node.func, *node.args, *(k.value for k in node.keywords)]
+            for test in tests:
+                interest.names.update(names_in(test))
+        for node in module.parents:
+            if isinstance(node, ast.If) and has_jump(node):
+                interest.names.update(names_in(node.test))
+        for _ in range(2):
+            for node in module.parents:
+                if isinstance(node, ast.Assign) and interest.names.intersection(map(last_name, node.targets)):
+                    interest.names.update(names_in(node.value))
+
+    def _finds_event(self, function: Definition) -> bool:
+        module, node = function.module, function.node
+        if not _WORDS.search(module.source.text):
+            return False
+        direct = direct_events_by_function(self.project, module)
+        if node in direct or self._prepares(function, direct):
+            return True
+        if isinstance(node, ast.Lambda):
+            return any(event in direct.get(None, ()) for event in ast.walk(node))
+        return any(
+            self.is_eventful(callee.definition)
+            for call in calls_of(self.project, module).get(node, ())
+            for callee in self.project.callees(module, call)
+        )
+
+    def _prepares(self, function: Definition, direct: dict[ast.AST | None, set[ast.AST]]) -> bool:
+        """Whether a function is the constructor of a class whose methods have events."""
+        if getattr(function.node, "name", "") != "__init__":
+            return False
+        cls = function.module.class_of(function.node)
+        return any(cls is not None and function.module.class_of(other) is cls for other in direct if other is not None)
+
+
+def direct_events(project: Project, module: Module) -> list[ast.AST]:
+    """The calls and `.grad` expressions of a file that look like events."""
+    key = ("direct events", module.tree)
+    return project.remember(key, lambda: _direct_events(project, module), [])
+
+
+def direct_events_by_function(project: Project, module: Module) -> dict[ast.AST | None, set[ast.AST]]:
+    """The same by innermost function; those in lambdas under None as well."""
+
+    def group() -> dict[ast.AST | None, set[ast.AST]]:
+        grouped: dict[ast.AST | None, set[ast.AST]] = {}
+        for node in direct_events(project, module):
+            if any(isinstance(a, ast.Lambda) for a in module.ancestors(node)):
+                grouped.setdefault(None, set()).add(node)
+            else:
+                grouped.setdefault(module.function(node) or module.tree, set()).add(node)
+        return grouped
+
+    return project.remember(("events by function", module.tree), group, {})
+
+
+def calls_of(project: Project, module: Module) -> dict[ast.AST, list[ast.Call]]:
+    """The calls of a file by innermost function (or the module)."""
+
+    def group() -> dict[ast.AST, list[ast.Call]]:
+        grouped: dict[ast.AST, list[ast.Call]] = {}
+        for call in module.calls:
+            grouped.setdefault(module.function(call) or module.tree, []).append(call)
+        return grouped
+
+    return project.remember(("calls by function", module.tree), group, {})
+
+
+def names_in(expression: ast.AST) -> set[str]:
+    """The names of variables and attributes that an expression reads."""
+    return {
+        name
+        for node in ast.walk(expression)
+        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and (name := last_name(node))
+    }
+
+
+def has_jump(statement: ast.AST) -> bool:
+    """Whether running the statement may leave it for elsewhere than the next one."""
+    stack = list(ast.iter_child_nodes(statement))
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue):
+            return True
+        if isinstance(node, ast.Call) and last_name(node.func) in ("exit", "_exit", "abort"):
+            return True
+        if not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
+            stack += ast.iter_child_nodes(node)
+    return False
+
+
+def _direct_events(project: Project, module: Module) -> list[ast.AST]:
+    found: list[ast.AST] = [call for call in module.calls if _looks_like_event(project, module, call)]
+    for node in module.parents:
+        if isinstance(node, ast.Attribute) and node.attr == "grad" and not _is_function(module, node):
+            found.append(node)
+    return found
+
+
+def _looks_like_event(project: Project, module: Module, call: ast.Call) -> bool:
+    name = last_name(call.func)
+    if name in NAMES_OF_EVENTS or is_clip_name(name) or name.endswith("GradScaler"):
+        return True
+    if name.startswith("_foreach"):
+        return True
+    if not isinstance(call.func, ast.Attribute):
+        return "loss_scaler" in name or (name == "grad" and _is_autograd(module, call))
+    receiver = last_name(call.func.value)
+    if name == "step":
+        return not _NO_STEPPER.search(receiver)
+    if name in ("update", "scale"):
+        return receiver in used_as_scaler(project, module)
+    if name == "grad":
+        return _is_autograd(module, call)
+    return "loss_scaler" in name or (name in _TOUCHING and receiver in ("grad", "data", "g"))
+
+
+_TOUCHING = frozenset("clamp_ clip_ mul_ div_ add_ sub_ copy_ zero_".split())
+
+
+def _is_autograd(module: Module, call: ast.Call) -> bool:
+    return any(name.endswith("autograd.grad") for name in module.names(call.func))
+
+
+def _is_function(module: Module, node: ast.Attribute) -> bool:
+    """Whether `x.grad` is torch.autograd.grad or some function, not a gradient."""
+    parent = module.parent(node)
+    if isinstance(parent, ast.Call) and parent.func is node:
+        return True
+    return any(name.endswith(("autograd.grad", "jax.grad")) for name in module.names(node))
