@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 _CALLABLES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _OUTSIDE = Region(RegionKind.NONE)
+_ANYWHERE = Region(RegionKind.UNKNOWN, certain=False)
 
 
 class Values:
@@ -148,8 +149,12 @@ class Values:
         return self.remember(key, lambda: self.regions.at(Site(self, module, where), node), lambda: _OUTSIDE)
 
     def frames(self, module: Module, node: ast.AST) -> tuple[Frame, ...]:
-        """The known ways in which half precision reaches the function around `node`, and its base frame (last)."""
-        return (*self.regions.frames(module, node), self.base(module, node))
+        """The known ways in which half precision reaches the function around `node`, and its base frame (last).
+
+        Where there are such ways, it is not known in which region the code runs in the base frame.
+        """
+        half, base = self.regions.frames(module, node), self.base(module, node)
+        return (*half, self.in_region(base, _ANYWHERE)) if half else (base,)
 
     def seen(self, value: Value) -> tuple[Value, ...]:
         """The value as it is in each frame of `frames`, for a value of a base frame (others are returned alone)."""

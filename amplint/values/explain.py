@@ -43,7 +43,9 @@ def _expressions(module: Module, line: int) -> Iterator[ast.expr]:
 
 def _is_called(module: Module, node: ast.expr) -> bool:
     parent = module.parent(node)
-    return (isinstance(parent, ast.Call) and parent.func is node) or isinstance(parent, ast.Attribute)
+    if isinstance(parent, ast.Attribute):
+        return isinstance(node, ast.Name | ast.Attribute)
+    return isinstance(parent, ast.Call) and parent.func is node
 
 
 def _line(module: Module, node: ast.expr, value: Value) -> str:

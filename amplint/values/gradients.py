@@ -6,11 +6,14 @@ import ast
 from collections.abc import Iterable
 
 from amplint.project import Definition, Project
+from amplint.project import Definition, Project
 from amplint.torch_ops import Kind
 from amplint.tree import Module
 from amplint.values.value import Value
 
 _DEPTH = 8
+_CALLS = 3
+"""So many calls back it is asked whether all callers are under no_grad."""
 
 _NO_GRAD = (
     "torch.no_grad",
@@ -34,24 +37,20 @@ def flow(seen: Iterable[Value]) -> bool:
 
 def _is_under_no_grad(value: Value) -> bool:
     module, node, frame = value.module, value.node, value.frame
-    while True:
+    while frame.caller is not None and frame.call is not None:
         if _switches_off(module, node):
             return True
-        if frame.caller is None or frame.call is None:
-            return _is_called_without(value.engine.project, module, frame.function, _HOPS)
         module, node, frame = frame.caller.module, frame.call, frame.caller
+    return _is_switched_off(value.engine.project, module, node, _CALLS)
 
 
-def _is_called_without(project: Project, module: Module, function: ast.AST | None, hops: int) -> bool:
-    """Whether all known calls of a function stand under no_grad, and there are some."""
-    if hops == 0 or not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-        return False
-    sites = project.callers(Definition(module, function))
-    return bool(sites) and all(
-        _switches_off(site.module, site.call)
-        or _is_called_without(project, site.module, site.module.function(site.call), hops - 1)
-        for site in sites
-    )
+def _is_switched_off(project: Project, module: Module, node: ast.AST, calls: int) -> bool:
+    """Whether `node` runs under no_grad: where it stands, or because all known calls of its function do."""
+    if _switches_off(module, node):
+        return True
+    function = module.function(node)
+    callers = project.callers(Definition(module, function)) if function is not None and calls else ()
+    return bool(callers) and all(_is_switched_off(project, c.module, c.call, calls - 1) for c in callers)
 
 
 def _switches_off(module: Module, node: ast.AST) -> bool:
