@@ -1,0 +1,275 @@
+"""AMP308: a block that turns autocast off, and computes on float16 tensors made outside it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+from amplint import half, patterns
+from amplint.context import Context
+from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
+from amplint.torch_ops import Kind
+from amplint.tree import Module
+from amplint.values import RegionKind, Value
+
+Block: TypeAlias = ast.With | ast.AsyncWith | ast.FunctionDef | ast.AsyncFunctionDef
+
+_AUTOCAST = (
+    "torch.autocast",
+    "torch.amp.autocast",
+    "torch.amp.autocast_mode.autocast",
+    "torch.cuda.amp.autocast",
+    "torch.cuda.amp.autocast_mode.autocast",
+)
+_HARMLESS = (Kind.SHAPE, Kind.CAST, Kind.COMPARISON, Kind.CREATE, Kind.SCATTER)
+"""Operations that compute nothing with the numbers: a cast may follow."""
+
+_NEEDS_ITS_WEIGHTS_DTYPE = (Kind.LAYER, Kind.MATMUL)
+
+
+class DisabledRegionHalfInput(Rule):
+    """Turning autocast off does not turn float16 tensors into float32.
+
+    ## What it does
+    Reports the first use, in a block or function under `autocast(enabled=False)`, of each tensor that was made in
+    float16 outside it and is used without `.float()`. Reshaping, indexing, comparing and casting it is no use yet;
+    nor is arithmetic with a float32 tensor, which promotes.
+
+    ## Why
+    The block keeps autocast from casting operands. It does not change tensors that are float16 already, such as the
+    logits of a model that ran under autocast: log_softmax, exp and sums on them stay in float16, with 11 bits of
+    precision and infinity above 65504, which is what the block was written to avoid. A layer with float32 weights
+    raises `expected scalar type`.
+
+    ## Example
+    ```python
+    with torch.autocast("cuda", enabled=False):
+        loss = F.cross_entropy(logits, target)
+    ```
+    Use instead:
+    ```python
+    with torch.autocast("cuda", enabled=False):
+        loss = F.cross_entropy(logits.float(), target)
+    ```
+
+    ## Fix
+    Safe: `.float()` at the use.
+
+    ## References
+    - [PyTorch: autocast](https://pytorch.org/docs/stable/amp.html#torch.autocast), "Inputs should be cast to float32"
+    - [D-FINE issue 361](https://github.com/Peterande/D-FINE/issues/361)
+    """
+
+    code = "AMP308"
+    name = "disabled-region-half-input"
+    severity = Severity.WARNING
+    summary = "float16 tensors are used in autocast(enabled=False) without .float()"
+    triggers = ((b"autocast", b"False"),)
+    fixable = "safe"
+    INVALID: ClassVar = (
+        Example(
+            """
+            import torch
+            import torch.nn.functional as F
+            from torch import nn
+
+            class Speaker(nn.Module):
+                def __init__(self, dim, speakers):
+                    super().__init__()
+                    self.head = nn.Linear(dim, speakers)
+
+                def loss(self, x, speaker):
+                    logits = self.head(x)
+                    margin = self.head(x).amax(-1)
+                    with torch.autocast("cuda", enabled=False):
+                        by_row = logits.flatten(1)
+                        ce = F.cross_entropy(by_row, speaker)  # expect
+                        return ce + (margin - 1).exp().mean()  # expect
+
+            def step(model: Speaker, x, speaker):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    return model.loss(x, speaker)
+            """,
+            """
+            import torch
+            import torch.nn.functional as F
+            from torch import nn
+
+            class Speaker(nn.Module):
+                def __init__(self, dim, speakers):
+                    super().__init__()
+                    self.head = nn.Linear(dim, speakers)
+
+                def loss(self, x, speaker):
+                    logits = self.head(x)
+                    margin = self.head(x).amax(-1)
+                    with torch.autocast("cuda", enabled=False):
+                        by_row = logits.flatten(1)
+                        ce = F.cross_entropy(by_row.float(), speaker)
+                        return ce + (margin.float() - 1).exp().mean()
+
+            def step(model: Speaker, x, speaker):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    return model.loss(x, speaker)
+            """,
+        ),
+        Example(
+            """
+            import torch as th
+            from torch.cuda.amp import autocast
+
+            @autocast(False)
+            def contrast(a, b):
+                return th.logsumexp(a @ b.T, dim=-1).mean()  # expect
+
+            def train_step(encode: th.nn.Linear, x, y):
+                with autocast():
+                    left = encode(x)
+                    right = encode(y)
+                    loss = contrast(left, right)
+                with autocast(enabled=False):
+                    return loss + left.exp().mean()  # expect
+            """,
+            """
+            import torch as th
+            from torch.cuda.amp import autocast
+
+            @autocast(False)
+            def contrast(a, b):
+                return th.logsumexp(a.float() @ b.T.float(), dim=-1).mean()
+
+            def train_step(encode: th.nn.Linear, x, y):
+                with autocast():
+                    left = encode(x)
+                    right = encode(y)
+                    loss = contrast(left, right)
+                with autocast(enabled=False):
+                    return loss.float() + left.float().exp().mean()
+            """,
+        ),
+    )
+    VALID: ClassVar = (
+        """
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+        class Speaker(nn.Module):
+            def __init__(self, dim, speakers):
+                super().__init__()
+                self.head = nn.Linear(dim, speakers)
+
+            def loss(self, x, speaker):
+                logits = self.head(x)
+                probabilities = self.head(x).softmax(-1)
+                with torch.autocast("cuda", enabled=False):
+                    right = logits.argmax(-1) == speaker
+                    logits = logits.float()
+                    other = self.head(x.float())
+                    return F.cross_entropy(logits, speaker) + probabilities.square().sum() + other.mean(), right
+
+        def step(model: Speaker, x, speaker):
+            with torch.autocast("cuda", dtype=torch.float16):
+                return model.loss(x, speaker)
+        """,
+        """
+        import torch
+
+        def unknown(logits, target):
+            with torch.autocast("cuda", enabled=False):
+                return (logits.exp() - target).mean()
+
+        def brain_float(head: torch.nn.Linear, x):
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                y = head(x)
+            with torch.autocast("cuda", enabled=False):
+                return y.exp().mean()
+
+        def promoted(head: torch.nn.Linear, x):
+            with torch.autocast("cuda"):
+                y = head(x)
+                target = y.softmax(-1)
+            with torch.autocast("cuda", enabled=False):
+                return (y.view(-1) - target.view(-1)).abs().mean()
+        """,
+    )
+
+    def check(self, context: Context) -> Iterator[Finding]:
+        for block in _disabled(context):
+            reported: set[str] = set()
+            for use in _uses(context, block):
+                text = ast.unparse(use.node)
+                if text in reported:
+                    continue
+                reported.add(text)
+                yield self.finding(
+                    context,
+                    use.node,
+                    f"{text} is float16 here: autocast(enabled=False) stops further casts, it undoes none; "
+                    f"{use.operation.op} runs in float16 (65504 at most, 11 bits)",
+                    fix=Fix("cast to float32", Safety.SAFE, half.upcast(context.module, use.node)),
+                    related=half.Verdict((use.origin,), True).related,
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """An operand from outside the block, the operation that takes it, and where its float16 comes from."""
+
+    node: ast.expr
+    operation: Value
+    origin: Value
+
+
+def _disabled(context: Context) -> Iterator[Block]:
+    """The blocks and functions under autocast(enabled=False)."""
+    for call in context.module.calls:
+        if not context.module.is_named(call.func, *_AUTOCAST) or not _is_off(context, call):
+            continue
+        parent = context.module.parent(call)
+        if isinstance(parent, ast.withitem):
+            parent = context.module.parent(parent)
+        if isinstance(parent, ast.With | ast.AsyncWith | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield parent
+
+
+def _is_off(context: Context, call: ast.Call) -> bool:
+    given = [keyword.value for keyword in call.keywords if keyword.arg == "enabled"]
+    if not given and call.args and (context.module.name(call.func) or "").startswith("torch.cuda"):
+        given = call.args[:1]
+    return any(isinstance(node, ast.Constant) and node.value is False for node in given)
+
+
+def _uses(context: Context, block: Block) -> Iterator[_Use]:
+    """The operands of operations in the block that are float16 and come from outside it, in the order of the text."""
+    nodes = [node for statement in block.body for node in ast.walk(statement) if isinstance(node, ast.Call | ast.BinOp)]
+    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
+        for value in context.values.of(context.module, node):
+            if value.node is node and value.is_tensor_op:
+                yield from _half_operands(context, block, value)
+
+
+def _half_operands(context: Context, block: Block, value: Value) -> Iterator[_Use]:
+    for seen in context.values.seen(value):
+        operation = seen.operation
+        if seen.region.kind is not RegionKind.DISABLED or operation is None or operation.kind in _HARMLESS:
+            continue
+        if not seen.may_be_half and operation.kind not in _NEEDS_ITS_WEIGHTS_DTYPE:
+            continue
+        for name in seen.arguments:
+            node = half.operand_node(seen, name)
+            origin = next(
+                (v for v in seen.operand(name) if v.may_be_half and _is_outside(context.module, block, v)), None
+            )
+            if node is not None and origin is not None:
+                yield _Use(node, seen, origin)
+
+
+def _is_outside(module: Module, block: Block, value: Value) -> bool:
+    """Whether a tensor, reshaped or not, was computed outside the block."""
+    return all(
+        bare.module is not module or not any(ancestor is block for ancestor in module.ancestors(bare.node))
+        for bare in patterns.bare(value)
+    )
