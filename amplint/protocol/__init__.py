@@ -92,7 +92,7 @@ class Protocol:
         return self._of[module]
 
     def _judge(self, module: Module) -> _Judged:
-        found, limits = entries(self.project, self._interests, module)
+        found, limits = entries(self.project, module)
         paths: list[Path] = []
         for entry in found:
             walked = self._walk(entry)

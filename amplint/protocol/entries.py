@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 
 from amplint.project import Definition, Project
-from amplint.protocol.interest import Interests
+from amplint.protocol.interest import direct_events
 from amplint.tree import Module
 
 _MAX_ENTRIES = 12
@@ -23,11 +23,12 @@ class Entry:
     receiver: Definition | None = None
 
 
-def entries(project: Project, interests: Interests, module: Module) -> tuple[list[Entry], list[tuple[ast.AST, str]]]:
+def entries(project: Project, module: Module) -> tuple[list[Entry], list[tuple[ast.AST, str]]]:
     """The entries that lead to the events of `module`; and its functions that have too many, each with the reason."""
     found: dict[Entry, None] = {}
     limits: list[tuple[ast.AST, str]] = []
-    for node in sorted(interests.of(module).functions, key=lambda node: getattr(node, "lineno", 0)):
+    eventful = {module.function(node) or module.tree for node in direct_events(project, module)}
+    for node in sorted(eventful, key=lambda node: getattr(node, "lineno", 0)):
         outermost = _outermost(project, Definition(module, node))
         if len(outermost) > _MAX_ENTRIES:
             limits.append((node, "called from too many places"))

@@ -20,11 +20,9 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(slots=True, eq=False)
 class Interest:
-    """For one file: nodes with events in them, functions that have some, names that steer the way to them."""
+    """For one file: nodes with events in them, names that steer the way to them."""
 
     nodes: set[ast.AST] = field(default_factory=set)
-    functions: set[ast.AST] = field(default_factory=set)
-    """Functions (or the module) with an event of their own, not only in functions they call."""
     names: set[str] = field(default_factory=set)
     """Variables and attributes that tests on the way, receivers and arguments of events read."""
 
@@ -61,7 +59,6 @@ class Interests:
     def _look_over(self, module: Module) -> Interest:
         interest = Interest()
         for node in direct_events(self.project, module):
-            interest.functions.add(module.function(node) or module.tree)
             self._mark(module, node, interest)
         for call in module.calls:
             if call not in interest.nodes and any(

@@ -97,7 +97,7 @@ class Walk:
                 return self._while(statement, states, frame)
             case ast.With() | ast.AsyncWith():
                 return self._with(statement, list(statement.items), states, frame)
-            case ast.Try() | ast.TryStar():
+            case ast.Try():
                 return self._try(statement, states, frame)
             case ast.Match():
                 return self._match(statement, states, frame)
@@ -111,6 +111,8 @@ class Walk:
                 return _left(states, "continue")
             case ast.Assert(test=test):
                 return self._assert(test, states, frame)
+        if type(statement).__name__ == "TryStar":
+            return self._try(statement, states, frame)  # type: ignore[arg-type]
         return states
 
     def _assign(self, targets: list[ast.expr], value: ast.expr, states: list[State], frame: Frame) -> list[State]:
@@ -167,7 +169,8 @@ class Walk:
         states = self.effects(statement.subject, states, frame)
         after: list[State] = []
         for case in statement.cases:
-            taken, left = [], []
+            taken: list[State] = []
+            left: list[State] = []
             for state in states:
                 subject = self.evaluator.symbol(statement.subject, state, frame)
                 symbol = self._pattern(case, subject, state, frame)
@@ -273,7 +276,7 @@ class Walk:
                 self.evaluator.bind(entered.optional_vars, symbol, state, frame)
         return self._with(statement, others, states, frame)
 
-    def _try(self, statement: ast.Try | ast.TryStar, states: list[State], frame: Frame) -> list[State]:
+    def _try(self, statement: ast.Try, states: list[State], frame: Frame) -> list[State]:
         """Handlers run from where the body began: an exception in its midst is no step of the protocol."""
         before = [state.copy() for state in states] if statement.handlers else []
         after = self.block([*statement.body, *statement.orelse], states, frame)
@@ -573,29 +576,29 @@ class Walk:
             self.paths.append(Path(events, complete))
 
     def _merged(self, states: list[State], frame: Frame) -> list[State]:
-        """One state of each kind that cannot be told apart from here on. The paths of the others end here."""
+        """One state of each kind that cannot be told apart from here on. The paths of the others end here.
+
+        What only some of them know of tests is forgotten: nothing that happened hangs on it.
+        """
         if len(states) < 2:
             return states
         kept: dict[object, State] = {}
         for state in states:
             signature = self._signature(state, frame)
-            if signature in kept:
+            other = kept.setdefault(signature, state)
+            if other is not state:
                 self._emit(state, complete=False)
-            else:
-                kept[signature] = state
+                other.facts = {fact: value for fact, value in other.facts.items() if state.facts.get(fact) is value}
         return list(kept.values())
 
     def _signature(self, state: State, frame: Frame) -> object:
         names = self.interests.of(frame.module).names
-        variables = [(key, value) for key, value in state.variables.items() if key[1] in names]
-        heap = [(key, value) for key, value in state.heap.items() if not isinstance(key[1], str) or key[1] in names]
         return (
             state.status,
             state.pending,
             state.rounds,
-            frozenset(state.facts.items()),
-            frozenset(variables),
-            frozenset(heap),
+            frozenset((key, value) for key, value in state.variables.items() if key[1] in names),
+            frozenset((k, value) for k, value in state.heap.items() if not isinstance(k[1], str) or k[1] in names),
             state.result if state.status == "return" else None,
         )
 
