@@ -32,7 +32,6 @@ from amplint.values.value import Alternatives, Argument, Certainty, Frame, Peele
 T = TypeVar("T")
 
 _CALLABLES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_OUTSIDE = Region(RegionKind.NONE)
 _ANYWHERE = Region(RegionKind.UNKNOWN, certain=False)
 
 
@@ -146,7 +145,7 @@ class Values:
         """The autocast state in which `node` runs in a frame."""
         where = self.base(module, node) if frame is None else frame
         key = ("region", node, where)
-        return self.remember(key, lambda: self.regions.at(Site(self, module, where), node), lambda: _OUTSIDE)
+        return self.remember(key, lambda: self.regions.at(Site(self, module, where), node), lambda: regions.OUTSIDE)
 
     def frames(self, module: Module, node: ast.AST) -> tuple[Frame, ...]:
         """The known ways in which half precision reaches the function around `node`, and its base frame (last).
@@ -194,7 +193,7 @@ class Values:
         function = self._callable(module, node)
         key = (function or module.tree, hops)
         if key not in self._bases:
-            self._bases[key] = Frame(module, function, _OUTSIDE, hops=hops)
+            self._bases[key] = Frame(module, function, regions.OUTSIDE, hops=hops)
         return self._bases[key]
 
     def frame_of(self, module: Module, node: ast.AST, frame: Frame) -> Frame:
