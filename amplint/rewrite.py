@@ -96,6 +96,20 @@ class Rewrite:
             self.replace(name, self._substituted(value, core, text))
         return False
 
+    def through(self, node: ast.expr, below: ast.expr, text: str) -> str:
+        """The text of `node` at the anchor, with `text` in the place of `below`, which it reads once, perhaps as a local.
+
+        Raises UnmovableError if `node` cannot be written at the anchor, or reads `below` more often or not at all.
+        """
+        if not is_movable(self.module, node, self.at):
+            raise UnmovableError(ast.unparse(node))
+        if _is_within(self.module, below, node):
+            return self._substituted(node, below, text)
+        names = [name for name in _loads(node) if self._assigned(name, below) is below]
+        if len(names) != 1:
+            raise UnmovableError(ast.unparse(below))
+        return self._substituted(node, names[0], text)
+
     def fix(self, message: str, safety: Safety) -> Fix:
         """The fix. Raises UnmovableError if a comment would be lost or a call made twice."""
         if self._loses_comment():

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from amplint import patterns
+from amplint import logarithms, patterns
 from amplint.context import Context
-from amplint.edit import Precedence
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.values import Peeled, Value
@@ -209,27 +207,7 @@ def _fix(context: Context, loss: Value, peeled: Peeled) -> Fix | None:
         return None
     rewrite = Rewrite(context, given)
     try:
-        rewrite.put(_log_softmax(rewrite, peeled.core), softmax, given)
+        rewrite.put(logarithms.log_softmax(rewrite, peeled.core), softmax, given)
         return rewrite.fix("Use log_softmax", Safety.UNSAFE)
     except UnmovableError:
         return None
-
-
-def _log_softmax(rewrite: Rewrite, softmax: Value) -> str:
-    """The call that `softmax` is, with log_softmax in its place."""
-    call, tensor = softmax.node, patterns.part(softmax)
-    if not isinstance(call, ast.Call) or tensor is None:
-        raise UnmovableError("no call")
-    names = rewrite.module.names(call.func)
-    is_function = bool(names) and all(name.endswith(".softmax") for name in names)
-    is_method = isinstance(call.func, ast.Attribute) and call.func.value is tensor
-    if not is_function and not is_method:
-        dim = softmax.number("dim")
-        if dim is None:
-            raise UnmovableError("a module of unknown dimension")
-        return rewrite.call("torch.nn.functional.log_softmax", rewrite.text(tensor), f"dim={dim:.0f}")
-    arguments = [rewrite.text(argument) for argument in call.args]
-    arguments += [f"{keyword.arg}={rewrite.text(keyword.value)}" for keyword in call.keywords if keyword.arg]
-    if is_method:
-        return f"{rewrite.text(tensor, Precedence.ATOM)}.log_softmax({', '.join(arguments)})"
-    return rewrite.call(names[0].replace(".softmax", ".log_softmax"), *arguments)
