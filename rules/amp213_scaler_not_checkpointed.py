@@ -1,0 +1,359 @@
+"""AMP213: a checkpoint with the optimizer's state but not the scaler's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import ClassVar
+
+from amplint import flow
+from amplint.context import Context
+from amplint.edit import append_item
+from amplint.project import Definition
+from amplint.protocol.roles import is_scaler_name, last_name, used_as_scaler
+from amplint.rule import Edit, Example, Finding, Fix, Rule, Safety, Severity
+from amplint.tree import Module
+
+_SAVES = ("torch.save", "torch.serialization.save", "xm.save", "torch_xla.core.xla_model.save")
+_OPTIMIZER = re.compile(r"optim|(^|_)opt(s|_|$)", re.IGNORECASE)
+_NO_OPTIMIZER = re.compile(r"sched|option", re.IGNORECASE)
+_SCALER = re.compile(r"scaler|(^|_)amp(_|$)|loss_scale", re.IGNORECASE)
+_MAX_STEPS = 4
+"""What is saved is followed through this many variables."""
+
+
+class ScalerNotCheckpointed(Rule):
+    """A training checkpoint holds the optimizer's state but not the scaler's.
+
+    ## What it does
+    Reports a save call whose dictionary has `optimizer.state_dict()` but no state of the GradScaler that training
+    uses. Checkpoints of weights only are no training checkpoints and are not reported.
+
+    ## Why
+    A resumed run starts at the scale 65536 with an empty growth tracker, while the optimizer's moments continue. Its
+    first steps overflow and are skipped until the scale is down again, or run with another scale than before: the
+    resumed run is not the run that was interrupted.
+
+    ## Example
+    ```python
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+    ```
+    Use instead:
+    ```python
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()},
+        path,
+    )
+    ```
+
+    ## Fix
+    Unsafe: the entry is added, named as the scaler is; code that loads the checkpoint must load it too
+    (`scaler.load_state_dict(checkpoint["scaler"])`).
+
+    ## References
+    - [Saving and resuming](https://docs.pytorch.org/tutorials/recipes/recipes/amp_recipe.html#saving-resuming)
+    - [GradScaler.state_dict](https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler.state_dict)
+    """
+
+    code = "AMP213"
+    name = "scaler-not-checkpointed"
+    severity = Severity.INFO
+    summary = "a checkpoint with the optimizer's state but not the scaler's"
+    triggers = ((b"state_dict", b"save"),)
+    fixable = "unsafe"
+    INVALID: ClassVar = (
+        Example(
+            """
+            import torch
+
+            def train(model, loader, optimizer, path):
+                scaler = torch.amp.GradScaler("cuda")
+                for x in loader:
+                    scaler.scale(model(x).mean()).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+                torch.save({"net": model.state_dict(), "optim": optimizer.state_dict()}, path)  # expect
+            """,
+            """
+            import torch
+
+            def train(model, loader, optimizer, path):
+                scaler = torch.amp.GradScaler("cuda")
+                for x in loader:
+                    scaler.scale(model(x).mean()).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+                torch.save({"net": model.state_dict(), "optim": optimizer.state_dict(), "scaler": scaler.state_dict()}, path)
+            """,
+        ),
+        Example(
+            """
+            import torch
+
+            class Trainer:
+                def __init__(self, model, optimizer, fp16):
+                    self.model, self.optimizer = model, optimizer
+                    self.grad_scaler = torch.cuda.amp.GradScaler(enabled=fp16)
+
+                def step(self, x):
+                    self.grad_scaler.scale(self.model(x).mean()).backward()
+                    self.grad_scaler.step(self.optimizer)
+                    self.grad_scaler.update()
+
+                def save(self, path, epoch):
+                    state = {
+                        "epoch": epoch,
+                        "model": self.model.state_dict(),
+                        "optimizer": self.optimizer.state_dict(),
+                    }
+                    torch.save(state, path)  # expect
+            """,
+            """
+            import torch
+
+            class Trainer:
+                def __init__(self, model, optimizer, fp16):
+                    self.model, self.optimizer = model, optimizer
+                    self.grad_scaler = torch.cuda.amp.GradScaler(enabled=fp16)
+
+                def step(self, x):
+                    self.grad_scaler.scale(self.model(x).mean()).backward()
+                    self.grad_scaler.step(self.optimizer)
+                    self.grad_scaler.update()
+
+                def save(self, path, epoch):
+                    state = {
+                        "epoch": epoch,
+                        "model": self.model.state_dict(),
+                        "optimizer": self.optimizer.state_dict(),
+                        "grad_scaler": self.grad_scaler.state_dict(),
+                    }
+                    torch.save(state, path)
+            """,
+        ),
+        Example(
+            """
+            import torch
+
+            def save(path, net, opt):
+                state = dict(net=net.state_dict())
+                state["opt"] = opt.state_dict()
+                torch.save(state, path)  # expect
+
+            def train(net, loader, opt):
+                scaler = torch.amp.GradScaler("cuda")
+                for x in loader:
+                    scaler.scale(net(x).mean()).backward()
+                    scaler.step(opt)
+                    scaler.update()
+                save("last.pt", net, opt)
+            """,
+        ),
+    )
+    VALID: ClassVar = (
+        """
+        import torch
+
+        def train(model, loader, optimizer, path):
+            scaler = torch.amp.GradScaler("cuda")
+            for x in loader:
+                scaler.scale(model(x).mean()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            torch.save(model.state_dict(), path / "weights.pt")
+            torch.save({"model": model.state_dict(), "epoch": 3}, path / "best.pt")
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            state["amp"] = scaler.state_dict()
+            torch.save(state, path / "last.pt")
+            later = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+            later.update(scaler=scaler.state_dict())
+            torch.save(later, path / "later.pt")
+        """,
+        """
+        import torch
+
+        def train(model, loader, optimizer, path):
+            for x in loader:
+                model(x).mean().backward()
+                optimizer.step()
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)
+        """,
+        """
+        import torch
+
+        class Trainer:
+            def __init__(self, model, optimizer):
+                self.model, self.optimizer = model, optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def step(self, x):
+                self.scaler.scale(self.model(x).mean()).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+
+            def objects(self):
+                return {"model": self.model, "optimizer": self.optimizer, "scaler": self.scaler}
+
+            def save(self, path):
+                torch.save({name: thing.state_dict() for name, thing in self.objects().items()}, path)
+
+            def save_loop(self, path):
+                state = {"optimizer": self.optimizer.state_dict()}
+                for name in ("model", "scaler"):
+                    state[name] = getattr(self, name).state_dict()
+                torch.save(state, path)
+        """,
+    )
+
+    def check(self, context: Context) -> Iterator[Finding]:
+        module = context.module
+        for call in module.calls:
+            if not call.args or not any(module.is_named(call.func, name) for name in _SAVES):
+                continue
+            saved = list(_saved(module, call.args[0], _MAX_STEPS))
+            if not _is_training_checkpoint(saved) or _mentions_scaler(module, call, saved):
+                continue
+            scaler = _scaler_at(context, module, call)
+            if scaler is None and not _callers_have_scaler(context, call):
+                continue
+            message = "saves the optimizer's state but not the scaler's: a resumed run starts at scale 65536 again"
+            fix = _fix(context, call, scaler) if scaler else None
+            yield self.finding(context, call, message, fix=fix)
+
+
+def _saved(module: Module, node: ast.expr, steps: int) -> Iterator[ast.expr]:
+    """The expressions that make up what is saved: dictionaries, objects, entries added later, through variables."""
+    yield node
+    if isinstance(node, ast.Call):
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+            if isinstance(argument, ast.Name):
+                yield from _saved(module, argument, steps)
+    if not isinstance(node, ast.Name) or steps == 0:
+        return
+    for reaching in flow.definitions(module, node):
+        if reaching.value is not None and not any(n is node for n in ast.walk(reaching.value)):
+            yield from _saved(module, reaching.value, steps - 1)
+    for other in ast.walk(module.function(node) or module.tree):
+        if isinstance(other, ast.Name) and other.id == node.id and isinstance(other.ctx, ast.Load):
+            yield from _added(module, other)
+
+
+def _added(module: Module, name: ast.Name) -> Iterator[ast.expr]:
+    """What `state[key] = value` and `state.update(...)` put into the dictionary of that name, keys too."""
+    parent = module.parent(name)
+    outer = module.parent(parent) if parent is not None else None
+    if isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store) and isinstance(outer, ast.Assign):
+        yield from (parent.slice, outer.value)
+    elif isinstance(parent, ast.Attribute) and parent.attr in ("update", "setdefault") and isinstance(outer, ast.Call):
+        yield outer
+
+
+def _is_training_checkpoint(saved: list[ast.expr]) -> bool:
+    """Whether an optimizer's state is saved together with something else, and nothing unknown with it."""
+    if any(isinstance(node, ast.DictComp | ast.Lambda) for root in saved for node in ast.walk(root)):
+        return False
+    if not any(isinstance(root, ast.Dict | ast.Call) for root in saved):
+        return False
+    return any(_is_optimizer_state(node) for root in saved for node in ast.walk(root))
+
+
+def _is_optimizer_state(node: ast.AST) -> bool:
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "state_dict"):
+        return False
+    name = last_name(node.func.value)
+    return bool(_OPTIMIZER.search(name)) and not _NO_OPTIMIZER.search(name)
+
+
+def _mentions_scaler(module: Module, call: ast.Call, saved: list[ast.expr]) -> bool:
+    """Whether the scaler is saved too: in this dictionary, by the same function, or perhaps by what is not followed."""
+    for root in saved:
+        for node in ast.walk(root):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and _SCALER.search(node.value):
+                return True
+            if isinstance(node, ast.Dict) and any(key is None for key in node.keys):
+                return True
+            if isinstance(node, ast.keyword) and (node.arg is None or _SCALER.search(node.arg)):
+                return True
+            if isinstance(node, ast.Name | ast.Attribute) and _SCALER.search(last_name(node)):
+                return True
+    function = module.function(call) or module.tree
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr == "state_dict" and _SCALER.search(last_name(node.value)))
+        or (isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"\w*scaler", node.value))
+        for node in ast.walk(function)
+    )
+
+
+def _scaler_at(context: Context, module: Module, at: ast.AST) -> ast.expr | None:
+    """A GradScaler that code at this place can name: an attribute of `self`, a local, a parameter, a global."""
+    return next((node for node in _named_at(context, module, at) if _is_scaler(context, module, node)), None)
+
+
+def _named_at(context: Context, module: Module, at: ast.AST) -> Iterator[ast.expr]:
+    """One expression for each thing with a scaler's name, as it is written somewhere in the file."""
+    function = module.function(at)
+    cls = module.class_of(function) if function is not None else None
+    for name, uses in context.project.uses(module).items():
+        if "scaler" not in name.lower():
+            continue
+        for use in uses:
+            if isinstance(use, ast.Attribute) and ast.unparse(use.value) == "self":
+                owner = module.function(use)
+                if cls is not None and owner is not None and module.class_of(owner) is cls:
+                    yield use
+            elif isinstance(use, ast.Name):
+                seen_there, seen_here = module.lookup(use.id, use), module.lookup(use.id, at)
+                if seen_there and seen_here and seen_there[0] is seen_here[0]:
+                    yield use
+    for parameter in _parameters(function) if function is not None else ():
+        if "scaler" in parameter.arg.lower():
+            yield ast.copy_location(ast.Name(parameter.arg, ast.Load()), at)
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+
+
+def _is_scaler(context: Context, module: Module, node: ast.expr) -> bool:
+    if last_name(node) in used_as_scaler(context.project, module):
+        return True
+    return any(
+        isinstance(source, ast.Call) and any(is_scaler_name(name) for name in found_in.names(source.func))
+        for found_in, source in context.project.sources(module, node)
+    )
+
+
+def _callers_have_scaler(context: Context, call: ast.Call) -> bool:
+    """Whether the function that saves is called where a scaler is at hand."""
+    function = context.module.function(call)
+    if function is None:
+        return False
+    sites = context.project.callers(Definition(context.module, function))
+    return any(_scaler_at(context, site.module, site.call) is not None for site in sites)
+
+
+def _fix(context: Context, call: ast.Call, scaler: ast.expr) -> Fix | None:
+    module = context.module
+    display = next((n for n in _saved(module, call.args[0], _MAX_STEPS) if isinstance(n, ast.Dict | ast.Call)), None)
+    if display is None or module.function(display) is not module.function(call):
+        return None
+    key, written = last_name(scaler).lstrip("_"), ast.unparse(scaler)
+    state = f"{written}.state_dict()"
+    if _may_be_none(context, scaler):
+        state += f" if {written} is not None else None"
+    edits: tuple[Edit, ...]
+    if isinstance(display, ast.Dict):
+        first = next((k for k in display.keys if isinstance(k, ast.Constant)), None)
+        quote = module.source.segment(first)[-1] if first is not None else '"'
+        edits = append_item(module, display, f"{quote}{key}{quote}: {state}")
+    elif last_name(display.func) == "dict" and not display.args:
+        edits = append_item(module, display, f"{key}={state}")
+    else:
+        return None
+    return Fix("Save the scaler's state too", Safety.UNSAFE, edits)
+
+
+def _may_be_none(context: Context, scaler: ast.expr) -> bool:
+    sources = context.project.sources(context.module, scaler)
+    return any(isinstance(source, ast.Constant) and source.value is None for _, source in sources)
