@@ -52,8 +52,8 @@ def compared(symbol_operator: str, left: Symbol, right: Symbol) -> Symbol:
             return TRUE if _ARITHMETIC[symbol_operator](left.parts[0], right.parts[0]) else FALSE
         except TypeError:
             pass
-    if symbol_operator == "is" and right.is_none and left.kind == "new":
-        return FALSE
+    if symbol_operator == "is" and right.is_none and (left.kind == "new" or left.parts[-1:] == ("grad",)):
+        return FALSE  # a parameter without a gradient takes no part in the protocol
     if symbol_operator == "==" and left.kind == "constant":
         left, right = right, left
     if symbol_operator in ("==", "is") and right.kind == "constant" and isinstance(right.parts[0], bool):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from amplint.project import Callee, Definition, Project
 from amplint.protocol.recognise import NAMES_OF_EVENTS, is_clip_name
@@ -88,9 +89,10 @@ class Interests:
                 tests = [node.func, *node.args, *(k.value for k in node.keywords)]
             for test in tests:
                 interest.names.update(names_in(test))
-        for node in module.parents:
-            if isinstance(node, ast.If) and has_jump(node):
-                interest.names.update(names_in(node.test))
+        for function in [node for node in interest.nodes if isinstance(node, (*_FUNCTIONS, ast.Module))]:
+            for node in ast.walk(function):
+                if isinstance(node, ast.If) and has_jump(node):
+                    interest.names.update(names_in(node.test))
         for _ in range(2):
             for node in module.parents:
                 if isinstance(node, ast.Assign) and interest.names.intersection(map(last_name, node.targets)):
@@ -161,6 +163,7 @@ def names_in(expression: ast.AST) -> set[str]:
     }
 
 
+@lru_cache(maxsize=20_000)
 def has_jump(statement: ast.AST) -> bool:
     """Whether running the statement may leave it for elsewhere than the next one."""
     stack = list(ast.iter_child_nodes(statement))
@@ -173,6 +176,30 @@ def has_jump(statement: ast.AST) -> bool:
         if not isinstance(node, (*_FUNCTIONS, ast.Lambda, ast.ClassDef)):
             stack += ast.iter_child_nodes(node)
     return False
+
+
+@lru_cache(maxsize=20_000)
+def stores(statement: ast.AST) -> tuple[ast.Name | ast.Attribute, ...]:
+    """The names and attributes that a statement may assign."""
+    return tuple(
+        node
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store)
+    )
+
+
+@lru_cache(maxsize=20_000)
+def telling_targets(statement: ast.AST) -> frozenset[str]:
+    """The names that a statement may give a value on which a later test or event can hang."""
+    assignments = [node for node in ast.walk(statement) if isinstance(node, ast.Assign) and _is_telling(node.value)]
+    return frozenset(last_name(target) for node in assignments for target in node.targets)
+
+
+def _is_telling(value: ast.expr) -> bool:
+    if isinstance(value, ast.Call):
+        name = last_name(value.func)
+        return name[:1].isupper() or name == "scale" or "scaler" in name or "optim" in name
+    return isinstance(value, ast.Constant | ast.Name | ast.Attribute | ast.Compare | ast.BoolOp | ast.IfExp)
 
 
 def _direct_events(project: Project, module: Module) -> list[ast.AST]:

@@ -10,9 +10,8 @@ from amplint.project import Callee, CallSite, Definition, Project, default_of, p
 from amplint.protocol.evaluate import Evaluator, element
 from amplint.protocol.events import Event, Kind, Path
 from amplint.protocol.facts import assume, compared, truth
-from amplint.protocol.interest import Interests, has_jump
-from amplint.protocol.recognise import Recogniser, changes_in_place
-from amplint.protocol.roles import last_name
+from amplint.protocol.interest import Interests, has_jump, stores, telling_targets
+from amplint.protocol.recognise import Recogniser, changes_in_place, scaler_in
 from amplint.protocol.state import Frame, State
 from amplint.protocol.symbols import NONE, TRUE, Symbol
 from amplint.tree import Module
@@ -597,8 +596,8 @@ class Walk:
             state.status,
             state.pending,
             state.rounds,
-            frozenset((key, value) for key, value in state.variables.items() if key[1] in names),
-            frozenset((k, value) for k, value in state.heap.items() if not isinstance(k[1], str) or k[1] in names),
+            frozenset((key, _essence(value)) for key, value in state.variables.items() if key[1] in names),
+            frozenset((k, _essence(v)) for k, v in state.heap.items() if not isinstance(k[1], str) or k[1] in names),
             state.result if state.status == "return" else None,
         )
 
@@ -611,29 +610,25 @@ class Walk:
         """Whether the outcome of an `if` can matter: events, jumps, or variables that later tests read."""
         if has_jump(statement) or any(self._matters(child, frame) for child in (*statement.body, *statement.orelse)):
             return True
-        names = self.interests.of(frame.module).names
-        return any(name in names for name, value in _assigned(statement) if _is_telling(value))
+        return bool(self.interests.of(frame.module).names & telling_targets(statement))
 
     def _step_over(self, statement: ast.stmt, states: list[State], frame: Frame) -> list[State]:
         """Pass a statement without events: what it assigns is unknown afterwards."""
         for state in states:
-            for node in ast.walk(statement):
-                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            for node in stores(statement):
+                if isinstance(node, ast.Name):
                     state.variables[frame, node.id] = Symbol("opaque", (statement, node.id, state.round))
-                elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                else:
                     base = self.evaluator.symbol(node.value, state, frame)
                     state.heap[base, node.attr] = Symbol("opaque", (statement, node.attr, state.round))
         return states
 
 
-def _assigned(statement: ast.stmt) -> list[tuple[str, ast.expr]]:
-    assignments = [node for node in ast.walk(statement) if isinstance(node, ast.Assign)]
-    return [(last_name(target), node.value) for node in assignments for target in node.targets]
-
-
-def _is_telling(value: ast.expr) -> bool:
-    """Whether a later test or event may hang on the value: a constant, a variable, a new object."""
-    return isinstance(value, ast.Constant | ast.Name | ast.Attribute | ast.Call | ast.Compare | ast.BoolOp)
+def _essence(value: Symbol) -> object:
+    """What of a variable's value can matter later: which object it is, whether it is scaled; not which number."""
+    if value.kind in ("constant", "new", "name", "self", "attribute", "choice", "parameters"):
+        return value
+    return scaler_in(value)
 
 
 def _left(states: list[State], status: str) -> list[State]:
