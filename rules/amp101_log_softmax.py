@@ -269,7 +269,7 @@ class LogSoftmax(Rule):
     def check(self, context: Context) -> Iterator[Finding]:
         for log in context.values.operations(context.module, *_LOGS):
             activations = logarithms.under(log)
-            if not patterns.every(activations, _is_softmax):
+            if not (activations and all(map(_is_softmax, activations))):
                 continue
             fix = _fix(context, log, activations[0]) if len(activations) == 1 else None
             yield self.finding(context, log.node, _message(context, activations[0]), fix=fix)

@@ -44,7 +44,8 @@ def parameter(site: Site, node: ast.arg) -> Alternatives:
         if frame.open or default is None:
             return site.unknown(use, node.arg)
         return outer.of(default)
-    if frame.receiver is None and (given := _from_callers(site, function, node)):
+    is_constructor = getattr(function, "name", "") == "__init__"
+    if (frame.receiver is None or is_constructor) and (given := _from_callers(site, function, node)):
         return given
     if instance := _annotated(site, node, use):
         return instance
