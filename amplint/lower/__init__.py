@@ -105,10 +105,11 @@ def _lowered(text: str) -> tuple[ast.Module | None, tuple[int, int]]:
     import libcst as cst
     from libcst.metadata import MetadataWrapper, PositionProvider
 
+    from amplint.lower.places import without_form_feeds
     from amplint.lower.statements import Lowering
 
     try:
-        module = cst.parse_module(text)
+        module = cst.parse_module(without_form_feeds(text))
     except cst.ParserSyntaxError:
         return None, (0, 0)
     wrapper = MetadataWrapper(module, unsafe_skip_copy=True)

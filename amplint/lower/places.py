@@ -11,6 +11,20 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
+_FORM_FEED = re.compile(r"(?:[ \t]*\f)*")
+
+
+def without_form_feeds(text: str) -> str:
+    """`text` without the form feeds that begin lines, after which indentation counts anew: LibCST miscounts there."""
+    if "\f" not in text:
+        return text
+    parts, done = [], 0
+    for start in [0, *(match.end() for match in _NEWLINE.finditer(text))]:
+        code = _FORM_FEED.match(text, start)
+        assert code is not None
+        parts.append(text[done:start])
+        done = code.end()
+    return "".join([*parts, text[done:]])
 
 
 class Places:
@@ -21,6 +35,7 @@ class Places:
         self.needs = (3, 0)
         self._positions = positions
         self._starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
+        self._code_starts = [_FORM_FEED.match(text, start).end() for start in self._starts]  # type: ignore[union-attr]
         self._is_ascii = text.isascii()
 
     def lower(self, node: Any, *context: Any) -> Any:
@@ -34,7 +49,7 @@ class Places:
         """The offsets of a node without parentheses of its own."""
         place = self._positions[node]
         start, end = place.start, place.end
-        return self._starts[start.line - 1] + start.column, self._starts[end.line - 1] + end.column
+        return self._code_starts[start.line - 1] + start.column, self._code_starts[end.line - 1] + end.column
 
     def outer(self, node: Any) -> tuple[int, int]:
         """The offsets of a node with its parentheses."""

@@ -249,10 +249,16 @@ class Lowering(Expressions):
             fields = {"name": parameter.param.name.value}
             if "bound" in kind._fields:
                 fields["bound"] = self.load(parameter.param.bound)
-            if "default_value" in kind._fields:
+            end = self.span(parameter.param)[1]
+            if parameter.default is not None:
+                start, end = self.outer(parameter.default)
                 default = self.load(parameter.default)
-                fields["default_value"] = default
-            made.append(self.at(self.span(parameter), kind(**fields)))
+                if parameter.star:
+                    star = self.text.rindex("*", 0, start)
+                    default = self.at((star, end), ast.Starred(value=default, ctx=ast.Load()))
+                if "default_value" in kind._fields:
+                    fields["default_value"] = default
+            made.append(self.at((self.span(parameter)[0], end), kind(**fields)))
         return made
 
     # -- match -------------------------------------------------------------------------------------------------
