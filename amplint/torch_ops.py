@@ -158,7 +158,7 @@ def cast_policy(name: str, torch_version: Version = NEWEST) -> Cast:
 #     op:…       Python operators                        aten:…      the listed packets, if not the name itself
 #     composite  has its policy from what it calls       returns:…   another dtype than it computes in
 #     no-half    no float16 kernel on CUDA               bool, int64, number   what it returns
-#     before-2.8:…   the policy in torch releases before that one
+#     before-2.9:…   the policy in torch releases before that one
 _TABLE = """
 [float16 matmul]
 matmul          | input other         | torch linalg method |  | op:@
@@ -234,7 +234,7 @@ layer_norm | input normalized_shape weight bias eps | F | |
     nn:LayerNorm aten:layer_norm,native_layer_norm
 group_norm          | input num_groups weight bias eps  | F |         | nn:GroupNorm
 rms_norm | input normalized_shape weight eps | F | |
-    nn:RMSNorm before-2.8:float32 before-2.13:as_given
+    nn:RMSNorm before-2.9:float32 before-2.13:as_given
 local_response_norm | input size alpha beta k           | F |         | nn:LocalResponseNorm composite
 normalize           | input p dim eps                   | F | [-1, 1] | composite
 

@@ -104,7 +104,7 @@ class _Execution:
             except Ended:
                 pass
             except BaseException as error:
-                self._failed_with(error, watcher.steps + 1)
+                self._failed_with(error, watcher.steps)
         result.seconds = time.monotonic() - started
         result.substituted = tuple(sorted(half.substituted)) if half else ()
         self._read(watcher, tracer)
@@ -121,9 +121,10 @@ class _Execution:
             result.failure = watcher.failure
         if result.failure is not None:
             result.ending = Ending.FAILED
-            result.bad_tensor = tracer.first() if tracer else None
+            raised = result.failure.kind is FailureKind.EXCEPTION
+            result.bad_tensor = tracer.first(gradients=not raised) if tracer else None
 
-    def _failed_with(self, error: BaseException, step: int) -> None:
+    def _failed_with(self, error: BaseException, steps: int) -> None:
         from amplint.runtime.frames import place_of_error
 
         if isinstance(error, SystemExit) and error.code in (None, 0):
@@ -132,7 +133,7 @@ class _Execution:
             message = f"exit status {error.code}" if isinstance(error.code, int) else str(error.code)
         else:
             message = f"{type(error).__name__}: {error}"
-        self.result.failure = Failure(FailureKind.EXCEPTION, step, message, place_of_error(error.__traceback__))
+        self.result.failure = Failure(FailureKind.EXCEPTION, steps, message, place_of_error(error.__traceback__))
 
 
 @contextlib.contextmanager

@@ -84,15 +84,15 @@ def _without_result(returncode: int | None, limits: Limits, steps: int) -> Run:
     """The run of a process that did not live to report."""
     if returncode is None:
         seconds = limits.seconds + GRACE
-        failure = Failure(FailureKind.HUNG, steps + 1, f"did not end within {seconds:.0f} seconds, and was killed")
+        failure = Failure(FailureKind.HUNG, steps, f"did not end within {seconds:.0f} seconds, and was killed")
     elif returncode < 0:
         with contextlib.suppress(ValueError):
             name = signal.Signals(-returncode).name
-            failure = Failure(FailureKind.DIED, steps + 1, f"killed by {name}")
+            failure = Failure(FailureKind.DIED, steps, f"killed by {name}")
             return Run(ending=Ending.FAILED, steps=steps, failure=failure)
-        failure = Failure(FailureKind.DIED, steps + 1, f"killed by signal {-returncode}")
+        failure = Failure(FailureKind.DIED, steps, f"killed by signal {-returncode}")
     else:
-        failure = Failure(FailureKind.DIED, steps + 1, f"ended by itself with status {returncode}")
+        failure = Failure(FailureKind.DIED, steps, f"ended by itself with status {returncode}")
     return Run(ending=Ending.FAILED, steps=steps, failure=failure)
 
 

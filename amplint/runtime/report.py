@@ -68,7 +68,7 @@ def summary(run: Run) -> str:
     """One line: what failed, at which step; or how far it went."""
     if run.failure is not None:
         lines = run.failure.message.splitlines() or [run.failure.kind.value]
-        return f"{lines[0]} (step {run.failure.step})"
+        return f"{lines[0]} ({run.failure.when})"
     if not run.steps:
         return "ran without a training step"
     parts = [f"{run.steps} steps finite"]
@@ -121,7 +121,7 @@ def _short(run: Run) -> str:
         return summary(run)
     place = run.bad_tensor.place if run.bad_tensor else run.failure.place
     line = f", line {place.line}" if place.line else ""
-    return f"{run.failure.kind.value}, step {run.failure.step}{line}"
+    return f"{run.failure.kind.value}, {run.failure.when}{line}"
 
 
 def _explained(outcome: Outcome) -> list[str]:

@@ -52,9 +52,15 @@ class Tracer(TorchDispatchMode):
         self._step += 1
         self._lines.clear()
 
-    def first(self) -> BadTensor | None:
-        """The first bad tensor of the step that failed, or else of the last step that was skipped."""
-        events = self._this_step or self._absorbed
+    def first(self, *, gradients: bool = True) -> BadTensor | None:
+        """The first bad tensor of the step that failed, or else of the last step that was skipped.
+
+        Without `gradients` those of backward passes do not count: a scaler may yet absorb them.
+        """
+        if gradients:
+            events = self._this_step or self._absorbed
+        else:
+            events = [event for event in self._this_step if event.phase == "forward"]
         return events[0] if events else None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:

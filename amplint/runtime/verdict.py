@@ -41,12 +41,23 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What was seen to fail; `step` counts from 1 and is the step under way."""
+    """What was seen to fail.
+
+    `step` counts from 1 and is the step under way; of a script that ended by itself (an exception, a signal) only
+    the number of steps begun before is known.
+    """
 
     kind: FailureKind
     step: int
     message: str
     place: Place = Place()
+
+    @property
+    def when(self) -> str:
+        """`step 3`, or `after 2 steps`."""
+        if self.kind in (FailureKind.EXCEPTION, FailureKind.HUNG, FailureKind.DIED):
+            return f"after {self.step} step{'s' * (self.step != 1)}"
+        return f"step {self.step}"
 
 
 @dataclass(frozen=True, slots=True)

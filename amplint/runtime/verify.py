@@ -12,7 +12,7 @@ from pathlib import Path
 
 from amplint.runtime import linter
 from amplint.runtime.process import Limits, run_script
-from amplint.runtime.verdict import BadTensor, FailureKind, Place, Run
+from amplint.runtime.verdict import BadTensor, Failure, FailureKind, Place, Run
 from amplint.runtime.workspace import Copy, TooLargeError, copied, is_left_out
 
 UNSAFE = "unsafe.py"
@@ -132,7 +132,7 @@ class Verifier:
         assert run is not None
         assert run.failure is not None
         place = run.failure.place
-        if run.failure.kind not in (FailureKind.EXCEPTION, FailureKind.HUNG, FailureKind.DIED):
+        if _is_traceable(run.failure):
             traced = self.run(outcome.script, copy, "traced", trace=True)
             run.bad_tensor = traced.bad_tensor
             place = traced.bad_tensor.place if traced.bad_tensor else place
