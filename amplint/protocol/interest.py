@@ -39,8 +39,8 @@ class Interests:
     def of(self, module: Module) -> Interest:
         """What matters in a file."""
         if module not in self._of:
-            self._of[module] = Interest()
-            self._of[module] = self._look_over(module)
+            self._of[module] = interest = Interest()
+            self._look_over(module, interest)
         return self._of[module]
 
     def callees(self, module: Module, call: ast.Call, receiver: Definition | None) -> list[Callee]:
@@ -57,8 +57,7 @@ class Interests:
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    def _look_over(self, module: Module) -> Interest:
-        interest = Interest()
+    def _look_over(self, module: Module, interest: Interest) -> None:
         for node in direct_events(self.project, module):
             self._mark(module, node, interest)
         for call in module.calls:
@@ -67,7 +66,6 @@ class Interests:
             ):
                 self._mark(module, call, interest)
         self._collect_names(module, interest)
-        return interest
 
     def _mark(self, module: Module, node: ast.AST, interest: Interest) -> None:
         """Mark a node and all around it, up to its function."""
@@ -79,24 +77,35 @@ class Interests:
             current = module.parent(current)
 
     def _collect_names(self, module: Module, interest: Interest) -> None:
+        direct = set(direct_events(self.project, module))
         for node in interest.nodes:
-            tests: list[ast.AST] = []
             if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
-                tests = [node.test]
+                interest.names |= names_in(node.test)
             elif isinstance(node, ast.Match):
-                tests = [node.subject]
-            elif isinstance(node, ast.Call):
-                tests = [node.func, *node.args, *(k.value for k in node.keywords)]
-            for test in tests:
-                interest.names.update(names_in(test))
-        for function in [node for node in interest.nodes if isinstance(node, (*_FUNCTIONS, ast.Module))]:
-            for node in ast.walk(function):
-                if isinstance(node, ast.If) and has_jump(node):
-                    interest.names.update(names_in(node.test))
-        for _ in range(2):
-            for node in module.parents:
-                if isinstance(node, ast.Assign) and interest.names.intersection(map(last_name, node.targets)):
-                    interest.names.update(names_in(node.value))
+                interest.names |= names_in(node.subject)
+            elif isinstance(node, ast.Call) and node in direct:
+                for part in (node.func, *node.args, *(keyword.value for keyword in node.keywords)):
+                    interest.names |= names_in(part)
+            elif isinstance(node, (*_FUNCTIONS, ast.Module)):
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.If) and has_jump(inner):
+                        interest.names |= names_in(inner.test)
+        assignments = [node for node in module.parents if isinstance(node, ast.Assign) and _is_telling(node.value)]
+        for _ in range(3):
+            self._collect_arguments(module, interest)
+            for node in assignments:
+                if interest.names.intersection(map(last_name, node.targets)):
+                    interest.names |= names_in(node.value)
+
+    def _collect_arguments(self, module: Module, interest: Interest) -> None:
+        """The arguments for parameters that matter in the functions entered."""
+        for node in interest.nodes:
+            if isinstance(node, ast.Call):
+                for callee in self.callees(module, node, None):
+                    there = self.of(callee.module).names
+                    for parameter, argument in callee.arguments.items():
+                        if parameter in there:
+                            interest.names |= names_in(argument)
 
     def _finds_event(self, function: Definition) -> bool:
         module, node = function.module, function.node
