@@ -194,8 +194,18 @@ def _is_backpropagated(module: Module, call: ast.Call) -> bool:
     return isinstance(parent, ast.Attribute) and parent.attr == "backward"
 
 
+def _receivers(module: Module, method: str) -> set[str]:
+    """The names of what a method without arguments is called on in this file."""
+    return {
+        last_name(call.func.value)
+        for call in module.calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == method and not call.args
+    }
+
+
 def _used_as_optimizer(module: Module) -> Iterator[str]:
     scalers = frozenset(_used_as_scaler(module))
+    yield from _receivers(module, "zero_grad") & _receivers(module, "step")
     for call in module.calls:
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("step", "unscale_") and call.args:
             if last_name(call.func.value) in scalers:
