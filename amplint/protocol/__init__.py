@@ -19,6 +19,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from amplint.protocol import ownership, places
 from amplint.protocol.entries import Entry, entries
 from amplint.protocol.evaluate import Evaluator
 from amplint.protocol.events import Event, Kind, Path
@@ -30,7 +31,7 @@ from amplint.tree import Module
 
 if TYPE_CHECKING:
     from amplint.context import Options
-    from amplint.project import Definition, Project
+    from amplint.project import Project
 
 __all__ = ["Event", "Kind", "Path", "Protocol", "Symbol"]
 
@@ -57,32 +58,32 @@ class Protocol:
         """The functions of `module` that were not judged, each with the reason: too many paths, too deep."""
         return self._judged(module).limits
 
-    def owners(self, path: Path, clip: Event) -> frozenset[Symbol] | None:
-        """The optimizers on `path` that hold the parameters that `clip` (or READ, WRITE, ZERO) concerns; None: unknown."""
-        return None
+    def owners(self, path: Path, event: Event) -> frozenset[Symbol] | None:
+        """The optimizers on `path` that hold the parameters which CLIP, READ, WRITE or ZERO concerns; None: unknown."""
+        return ownership.owners(path, event)
 
     def optimizer_clips(self, optimizer: Symbol) -> bool:
         """Whether the optimizer limits its gradients or updates by itself (LAMB, ScaledAdam, a subclass that clips)."""
-        return False
+        return ownership.optimizer_clips(self.project, optimizer)
 
     def written(self, symbol: Symbol, module: Module, at: ast.AST) -> str | None:
-        """How to write the object at `at`: with the names, attributes and parameters at hand there. None: it cannot be."""
-        return None
+        """How to write a scaler or optimizer at `at`: with the names, attributes and parameters at hand there.
 
-    def guard(self, path: Path, event: Event) -> str | None:
-        """The test, written for the place of `event`, under which its gradients are scaled; None: always.
-
-        `scaler is not None` or `use_amp`, where the scaled backward pass stands under it and the event does not.
+        None: nothing there is known to be it.
         """
-        return None
+        events = (event for path in self.paths(module) for event in path.events)
+        return places.written(symbol, events, module, at)
+
+    def guard(self, backward: Event, event: Event) -> str | None:
+        """The test, written for the place of `event`, under which its gradients are scaled; None: no test is needed.
+
+        `scaler is not None` or `use_amp`, where the scaled backward pass stands under it and `event` does not.
+        """
+        return places.guard(backward, event)
 
     def related(self, path: Path, *events: Event) -> tuple[Related, ...]:
         """The places that lead to a finding, in the order they are passed, with the tests that decided on the way."""
-        return ()
-
-    def scaler_definition(self, scaler: Symbol) -> Definition | None:
-        """The constructor call of a scaler, where it is in this project."""
-        return None
+        return places.related(path, events)
 
     # -- inside --------------------------------------------------------------------------------------------------
 
