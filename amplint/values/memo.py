@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
@@ -16,43 +17,62 @@ _MAX_DEPTH = 240
 _MAX_WORK = 40_000
 """How many questions one outermost question may open."""
 
+_NOTHING = sys.maxsize
+
 
 class Memo:
     """Answers by key. A question that needs itself, or is too deep or too much work, gets its bottom.
 
-    An answer that rests on such a bottom of an outer question is not kept, as it depends on which was asked first.
+    An answer that rests on the bottom of a question still open is provisional: it is forgotten when that question
+    closes, as it depends on which of the two was asked first. Until then it spares working it out again, so that
+    the cost of a circle stays linear. What a bound cut short is kept: it is incomplete, but never wrong.
     """
 
     def __init__(self, project: Project) -> None:
         self._project = project
         self._answers: dict[Hashable, tuple[Any, frozenset[Question]]] = {}
         self._open: dict[Hashable, int] = {}
-        self._outermost_cut = sys.maxsize
+        self._provisional: dict[Hashable, int] = {}
+        self._resting_on: defaultdict[int, list[Hashable]] = defaultdict(list)
+        self._rests_on = _NOTHING
         self._work = 0
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 16 * _MAX_DEPTH))
 
     def remember(self, key: Hashable, answer: Callable[[], T], bottom: Callable[[], T]) -> T:
         known = self._answers.get(key)
         if known is not None:
+            self._rests_on = min(self._rests_on, self._provisional.get(key, _NOTHING))
             self._project.rest_on(known[1])
             return known[0]  # type: ignore[no-any-return]
         depth = len(self._open)
         if depth == 0:
-            self._work, self._outermost_cut = 0, sys.maxsize
+            self._work = 0
         self._work += 1
         if key in self._open:
-            self._outermost_cut = min(self._outermost_cut, self._open[key])
+            self._rests_on = min(self._rests_on, self._open[key])
             return bottom()
         if depth >= _MAX_DEPTH or self._work > _MAX_WORK:
-            self._outermost_cut = 0
             return bottom()
+        return self._work_out(key, depth, answer)
+
+    def _work_out(self, key: Hashable, depth: int, answer: Callable[[], T]) -> T:
+        around, self._rests_on = self._rests_on, _NOTHING
         self._open[key] = depth
         try:
             with self._project.recording() as asked:
                 result = answer()
         finally:
             del self._open[key]
-        if self._outermost_cut >= depth:
-            self._outermost_cut = sys.maxsize
-            self._answers[key] = result, frozenset(asked)
+            self._forget(depth)
+            rests_on = self._rests_on if self._rests_on < depth else _NOTHING
+            self._rests_on = min(around, rests_on)
+        self._answers[key] = result, frozenset(asked)
+        if rests_on is not _NOTHING:
+            self._provisional[key] = rests_on
+            self._resting_on[rests_on].append(key)
         return result
+
+    def _forget(self, depth: int) -> None:
+        """Drop what rests on the question at `depth`, which closes."""
+        for key in self._resting_on.pop(depth, ()):
+            del self._provisional[key], self._answers[key]
