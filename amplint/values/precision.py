@@ -161,7 +161,8 @@ def _under_region(value: Value, operation: Operation) -> Dtypes:
         half = Dtype.FLOAT16 if region.is_float16 else Dtype.BFLOAT16
         found |= _under_autocast(value, operation, cast, half)
         if not region.certain:
-            found |= _as_given(value, operation)
+            given = _as_given(value, operation)  # an operand that is half only under autocast is none where it is off
+            found |= given if cast is Cast.AS_GIVEN else given - {half} or given
     elif region.kind is RegionKind.UNKNOWN and cast is not Cast.AS_GIVEN:
         found |= UNKNOWN
     elif region.kind is RegionKind.CPU and cast is Cast.FLOAT16:
