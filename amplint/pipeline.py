@@ -17,7 +17,7 @@ from amplint.diagnostic import Judgement, place, unplaced
 from amplint.own_rules import AnalysisIncomplete, UnreadableFile
 from amplint.registry import all_rules
 from amplint.rule import Finding, Position, Rule
-from amplint.source import Source, UnreadableSourceError
+from amplint.source import SkippedSourceError, Source, UnreadableSourceError
 from amplint.suppress import suppress
 from amplint.triggers import Triggers
 
@@ -78,6 +78,8 @@ class Linter:
             return self._check(path)
         except OSError as error:
             return Checked(None, self._unreadable(path, f"cannot be read: {error.strerror or error}"))
+        except SkippedSourceError as error:
+            return Checked(None, note=str(error))
         except UnreadableSourceError as error:
             return Checked(None, self._unreadable(path, str(error), Position(error.line, 1)))
         except Exception as error:
@@ -144,6 +146,7 @@ class Linter:
             except Exception as error:
                 failures.append(_traceback(path, rule.code))
                 findings.append(_incomplete(path, f"{rule.code} {rule.name} failed: {_describe(error)}"))
+        findings += [_incomplete(path, f"this cell is no Python: {why}", at) for at, why in source.unreadable]
         ran = self.plan.codes - set(self.plan.ignored_in(path))
         distinct = dict.fromkeys(f for f in findings if f.code in ran)
         suppressed = suppress(source, list(distinct), ran)
@@ -188,9 +191,9 @@ def read_source(path: Path, data: bytes) -> Source:
     return Source.from_bytes(path, data)
 
 
-def _incomplete(path: Path, message: str) -> Finding:
+def _incomplete(path: Path, message: str, at: Position = START) -> Finding:
     rule = AnalysisIncomplete
-    return Finding(path, START, START, rule.code, rule.name, rule.severity, message)
+    return Finding(path, at, at, rule.code, rule.name, rule.severity, message)
 
 
 def _traceback(path: Path, what: str) -> str:

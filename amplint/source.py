@@ -26,6 +26,10 @@ class UnreadableSourceError(Exception):
         self.line = line
 
 
+class SkippedSourceError(UnreadableSourceError):
+    """The file is fine, but not ours to judge; the message says why."""
+
+
 class Source:
     """The text of one Python file, with what is needed to write it back byte for byte.
 
@@ -37,6 +41,8 @@ class Source:
         self.text = text
         self.encoding = encoding
         self.bom = bom
+        self.unreadable: list[tuple[Position, str]] = []
+        """Parts that are no Python (cells of a notebook): the first place of each in `text`, and why."""
 
     @classmethod
     def from_bytes(cls, path: Path, data: bytes) -> Source:
