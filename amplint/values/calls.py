@@ -310,7 +310,7 @@ def _frame_for(site: Site, node: ast.expr, function: Definition, given: Given, r
         module=function.module,
         function=function.node,
         region=region,
-        arguments=_bound(site, node, function.node, given, receiver is not None),
+        arguments=_cast(site, function, _bound(site, node, function.node, given, receiver is not None)),
         receiver=receiver,
         call=node if isinstance(node, ast.Call) else None,
         caller=site.frame,
@@ -320,6 +320,22 @@ def _frame_for(site: Site, node: ast.expr, function: Definition, given: Given, r
     )
     site.engine.regions.entered.setdefault((site.frame, node), []).append(frame)
     return frame
+
+
+def _cast(site: Site, function: Definition, arguments: dict[str, Argument]) -> dict[str, Argument]:
+    """The arguments as `custom_fwd(cast_inputs=torch.float32)` hands them on."""
+    decorators = getattr(function.node, "decorator_list", ())
+    keywords = [k for d in decorators if isinstance(d, ast.Call) for k in d.keywords if k.arg == "cast_inputs"]
+    if not keywords or not function.module.is_named(keywords[0].value, "torch.float32", "torch.float"):
+        return arguments
+    return {name: _as_float(site, argument) for name, argument in arguments.items()}
+
+
+def _as_float(site: Site, argument: Argument) -> Argument:
+    values = site.engine.of_argument(argument)
+    if any(value.op in _NO_TENSORS for value in values):
+        return argument
+    return known((site.value(argument.node, "float", arguments={"input": argument}),))
 
 
 def _bound(site: Site, node: ast.expr, function: ast.AST, given: Given, bound: bool) -> dict[str, Argument]:
