@@ -14,15 +14,44 @@ from amplint.tree import Function, Module
 _FLOAT16 = ("torch.float16", "torch.half")
 _OTHER_DTYPES = ("torch.float32", "torch.float", "torch.bfloat16", "torch.float64", "torch.double")
 _SAME_MODULE = frozenset(
-    "to cuda cpu xpu train eval requires_grad_ apply share_memory compile gradient_checkpointing_enable".split()
+    [
+        "to",
+        "cuda",
+        "cpu",
+        "xpu",
+        "train",
+        "eval",
+        "requires_grad_",
+        "apply",
+        "share_memory",
+        "compile",
+        "gradient_checkpointing_enable",
+    ]
 )
 _WRAPPERS = frozenset(
-    "DistributedDataParallel DataParallel DDP FSDP FullyShardedDataParallel compile prepare prepare_model setup "
-    "convert_sync_batchnorm script".split()
+    [
+        "DistributedDataParallel",
+        "DataParallel",
+        "DDP",
+        "FSDP",
+        "FullyShardedDataParallel",
+        "compile",
+        "prepare",
+        "prepare_model",
+        "setup",
+        "convert_sync_batchnorm",
+        "script",
+    ]
 )
 _ADAPTERS = frozenset(
-    "add_adapter get_peft_model inject_adapter_in_model set_attn_processor prepare_model_for_kbit_training "
-    "cast_training_params".split()
+    [
+        "add_adapter",
+        "get_peft_model",
+        "inject_adapter_in_model",
+        "set_attn_processor",
+        "prepare_model_for_kbit_training",
+        "cast_training_params",
+    ]
 )
 """Calls that bring trainable float32 parameters in, or cast those that are trainable back."""
 

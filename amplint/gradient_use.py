@@ -17,22 +17,126 @@ _MAX_LOCALS = 6
 """A gradient is followed through this many local variables."""
 
 _LINEAR = frozenset(
-    "data detach clone view view_as flatten ravel reshape float double half cpu cuda to type type_as numpy contiguous t "
-    "transpose permute squeeze unsqueeze expand neg mul div true_divide narrow index_select masked_select to_dense "
-    "coalesce real T cat stack concat concatenate list tuple iter reversed sorted zip enumerate filter map chain "
-    "_flatten_dense_tensors parameters_to_vector append extend sum mean where full_tensor to_local".split()
+    [
+        "data",
+        "detach",
+        "clone",
+        "view",
+        "view_as",
+        "flatten",
+        "ravel",
+        "reshape",
+        "float",
+        "double",
+        "half",
+        "cpu",
+        "cuda",
+        "to",
+        "type",
+        "type_as",
+        "numpy",
+        "contiguous",
+        "t",
+        "transpose",
+        "permute",
+        "squeeze",
+        "unsqueeze",
+        "expand",
+        "neg",
+        "mul",
+        "div",
+        "true_divide",
+        "narrow",
+        "index_select",
+        "masked_select",
+        "to_dense",
+        "coalesce",
+        "real",
+        "T",
+        "cat",
+        "stack",
+        "concat",
+        "concatenate",
+        "list",
+        "tuple",
+        "iter",
+        "reversed",
+        "sorted",
+        "zip",
+        "enumerate",
+        "filter",
+        "map",
+        "chain",
+        "_flatten_dense_tensors",
+        "parameters_to_vector",
+        "append",
+        "extend",
+        "sum",
+        "mean",
+        "where",
+        "full_tensor",
+        "to_local",
+    ]
 )
 """Attributes, methods and functions whose result is the gradient again, rearranged or multiplied."""
 
 _SIZES = frozenset(
-    "norm vector_norm matrix_norm abs absolute std var max min amax amin median quantile item tolist pow square sqrt log "
-    "log10 exp dot vdot histc clamp clip cumsum get_total_norm _foreach_norm _get_total_norm norms rms".split()
+    [
+        "norm",
+        "vector_norm",
+        "matrix_norm",
+        "abs",
+        "absolute",
+        "std",
+        "var",
+        "max",
+        "min",
+        "amax",
+        "amin",
+        "median",
+        "quantile",
+        "item",
+        "tolist",
+        "pow",
+        "square",
+        "sqrt",
+        "log",
+        "log10",
+        "exp",
+        "dot",
+        "vdot",
+        "histc",
+        "clamp",
+        "clip",
+        "cumsum",
+        "get_total_norm",
+        "_foreach_norm",
+        "_get_total_norm",
+        "norms",
+        "rms",
+    ]
 )
 """Functions whose result tells how large the gradient is."""
 
 _LOGGING = frozenset(
-    "print add_scalar add_scalars add_histogram log log_dict log_metrics log_metric debug info warning histogram Histogram "
-    "log_scalar log_histogram write".split()
+    [
+        "print",
+        "add_scalar",
+        "add_scalars",
+        "add_histogram",
+        "log",
+        "log_dict",
+        "log_metrics",
+        "log_metric",
+        "debug",
+        "info",
+        "warning",
+        "histogram",
+        "Histogram",
+        "log_scalar",
+        "log_histogram",
+        "write",
+    ]
 )
 
 
@@ -151,7 +255,9 @@ class _Followed:
                 if parent.attr in ("isfinite", "isnan", "isinf"):
                     return False
                 return self._sized(call if isinstance(call, ast.Call) else parent, locals_left)
-            case ast.Call() if _last_name(parent.func) in ("append", "extend") and isinstance(parent.func, ast.Attribute):
+            case ast.Call() if _last_name(parent.func) in ("append", "extend") and isinstance(
+                parent.func, ast.Attribute
+            ):
                 return self._of_names([parent.func.value], locals_left, sized=True)
             case ast.Call() if _last_name(parent.func) in _SIZES | _LINEAR | {"float"}:
                 return self._sized(parent, locals_left)
@@ -195,7 +301,9 @@ class _Followed:
 
     def _is_number(self, call: ast.Call) -> bool:
         """Whether a mean or sum is taken of all values: without a dimension (a sum over micro-batches is linear)."""
-        arguments = call.args if isinstance(call.func, ast.Attribute) and not _is_torch(self.module, call) else call.args[1:]
+        arguments = (
+            call.args if isinstance(call.func, ast.Attribute) and not _is_torch(self.module, call) else call.args[1:]
+        )
         return not arguments and not call.keywords
 
 

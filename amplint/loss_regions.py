@@ -12,8 +12,25 @@ _MAX_VALUES = 300
 """So many values a loss is traced back through."""
 
 _NO_COMPUTATION = frozenset(
-    "constant parameter tuple comprehension dict instance module sequential modules function class method partial super "
-    "external python autocast".split()
+    [
+        "constant",
+        "parameter",
+        "tuple",
+        "comprehension",
+        "dict",
+        "instance",
+        "module",
+        "sequential",
+        "modules",
+        "function",
+        "class",
+        "method",
+        "partial",
+        "super",
+        "external",
+        "python",
+        "autocast",
+    ]
 )
 
 

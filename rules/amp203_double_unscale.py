@@ -112,7 +112,6 @@ class DoubleUnscale(Rule):
                     with autocast():
                         loss = net(**batch).loss / args.accum
                     scaler.scale(loss).backward()
-
                     # keep the norm in check
                     scaler.unscale_(opt)  # expect
                     torch.nn.utils.clip_grad_norm_(net.parameters(), args.max_norm)
@@ -519,7 +518,7 @@ def _update_on_exit(context: Context, fault: Fault) -> Fix | None:
         scaler = context.protocol.written(first.scaler, context.module, suite[-1])
         if scaler is None:
             return None
-        guard = context.protocol.guard(fault.path, event)
+        guard = context.protocol.guard(first, event)
         lines = [f"if {guard}:", f"    {scaler}.update()"] if guard else [f"{scaler}.update()"]
         edits = insert_before(context.module, suite[-1], lines)
         return Fix("Update the scaler on this exit too", Safety.SAFE, edits)

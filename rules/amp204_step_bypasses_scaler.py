@@ -356,11 +356,16 @@ def _bypassing_steps(path: Path) -> Iterator[Fault]:
         if event.kind is Kind.BACKWARD:
             backward = event
             since = []
-        elif event.kind is Kind.STEP and event.scaler is None and not event.framework and backward is not None:
-            if backward.scaled and not _is_cleared(event, since) and not _is_tested(event, since):
-                own = (e for e in since if e.kind in (Kind.UNSCALE, Kind.STEP) and e.optimizer == event.optimizer)
+        elif event.kind is Kind.STEP and event.scaler is None and not event.framework and _is_scaled(backward):
+            assert backward is not None
+            own = (e for e in since if e.kind in (Kind.UNSCALE, Kind.STEP) and e.optimizer == event.optimizer)
+            if not _is_cleared(event, since) and not _is_tested(event, since):
                 yield Fault(path, event, (backward, *(e for e in own if scaling.is_scaling(e))))
         since.append(event)
+
+
+def _is_scaled(backward: Event | None) -> bool:
+    return backward is not None and backward.scaled and not backward.framework
 
 
 def _is_cleared(step: Event, since: list[Event]) -> bool:

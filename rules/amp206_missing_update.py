@@ -316,7 +316,9 @@ def _fix(context: Context, fault: Fault) -> Fix | None:
         scaler = context.protocol.written(step.scaler, module, step.node)
         if scaler is None:
             return None
-        return Fix("Update the scaler after the step", Safety.SAFE, insert_after(module, statement, [f"{scaler}.update()"]))
+        return Fix(
+            "Update the scaler after the step", Safety.SAFE, insert_after(module, statement, [f"{scaler}.update()"])
+        )
     if len(updates) > 1:
         return None
     (update,) = updates.values()

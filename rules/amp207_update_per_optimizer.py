@@ -193,7 +193,9 @@ class UpdatePerOptimizer(Rule):
             if unscaled:
                 message = f"makes the scaler forget unscale_(): {place} divides these gradients by the scale again"
             else:
-                message = f"may change the scale before {place} divides gradients by it that were scaled with the old one"
+                message = (
+                    f"may change the scale before {place} divides gradients by it that were scaled with the old one"
+                )
             severity = Severity.ERROR if unscaled else None
             fix = _fix(context, fault)
             related = fault.related(context)

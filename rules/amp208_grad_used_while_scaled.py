@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 from amplint import scaling
@@ -316,7 +317,7 @@ def _uses_while_scaled(context: Context) -> Callable[[Path], Iterator[Fault]]:
                 settled.add(event.optimizer)
             elif event.kind is Kind.UPDATE:
                 backward = None
-            elif event.kind in (Kind.READ, Kind.WRITE) and backward is not None and backward.scaled:
+            elif event.kind in (Kind.READ, Kind.WRITE) and backward is not None and _is_scaled(backward):
                 if None in settled or not is_sized(event) or _is_part_of_clip(path, event):
                     continue
                 owners = context.protocol.owners(path, event)
@@ -324,6 +325,10 @@ def _uses_while_scaled(context: Context) -> Callable[[Path], Iterator[Fault]]:
                     yield Fault(path, event, (backward,), scaling.call_into(event, backward))
 
     return find
+
+
+def _is_scaled(backward: Event) -> bool:
+    return backward.scaled and (not backward.framework or bool(scaling.in_float16(backward)))
 
 
 def _is_part_of_clip(path: Path, use: Event) -> bool:
@@ -347,8 +352,9 @@ def _fix(context: Context, fault: Fault) -> Fix | None:
     optimizers = [context.protocol.written(step.optimizer, context.module, target) for step in steps if step.optimizer]
     if scaler is None or not all(optimizers):
         return None
+    place = replace(fault.event, node=fault.node, module=fault.module)
     lines = [f"{scaler}.unscale_({optimizer})" for optimizer in optimizers]
-    if guard := context.protocol.guard(fault.path, fault.event):
+    if guard := context.protocol.guard(backward, place):
         lines = [f"if {guard}:", *(f"    {line}" for line in lines)]
     return Fix("Unscale the gradients first", Safety.UNSAFE, insert_before(context.module, target, lines))
 

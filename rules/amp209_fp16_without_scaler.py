@@ -350,7 +350,7 @@ def _fix(context: Context, backward: Event, step: Event, region: Region) -> Fix 
     pair = (module.statement(backward.node), module.statement(step.node)) if step.module is module else None
     if pair is None or not scaling.same_function(backward, step) or backward.subject is None:
         return None
-    if not all(isinstance(s, ast.Expr) and s.value is e.node for s, e in zip(pair, (backward, step))):
+    if not all(isinstance(s, ast.Expr) and s.value is e.node for s, e in zip(pair, (backward, step), strict=True)):
         return None
     if not isinstance(step.node, ast.Call) or not isinstance(step.node.func, ast.Attribute) or step.node.args:
         return None
@@ -414,7 +414,7 @@ def _home(context: Context, function: Function, statement: ast.stmt, optimizer: 
 
 
 def _enabled_there(module: Module, region: Region, home: _Home) -> str | None:
-    """The switch of the region as it can be written where the scaler is made; "" if it needs none, None if it cannot."""
+    """The region's switch as it can be written where the scaler is made; "" if it needs none, None if it cannot."""
     enabled = _enabled(region)
     if enabled is None or (isinstance(enabled, ast.Constant) and enabled.value is True):
         return ""

@@ -67,24 +67,24 @@ class ScalerNotCheckpointed(Rule):
             """
             import torch
 
-            def train(model, loader, optimizer, path):
+            def train(net, loader, opt, path):
                 scaler = torch.amp.GradScaler("cuda")
                 for x in loader:
-                    scaler.scale(model(x).mean()).backward()
-                    scaler.step(optimizer)
+                    scaler.scale(net(x).mean()).backward()
+                    scaler.step(opt)
                     scaler.update()
-                torch.save({"net": model.state_dict(), "optim": optimizer.state_dict()}, path)  # expect
+                torch.save({"m": net.state_dict(), "o": opt.state_dict()}, path)  # expect
             """,
             """
             import torch
 
-            def train(model, loader, optimizer, path):
+            def train(net, loader, opt, path):
                 scaler = torch.amp.GradScaler("cuda")
                 for x in loader:
-                    scaler.scale(model(x).mean()).backward()
-                    scaler.step(optimizer)
+                    scaler.scale(net(x).mean()).backward()
+                    scaler.step(opt)
                     scaler.update()
-                torch.save({"net": model.state_dict(), "optim": optimizer.state_dict(), "scaler": scaler.state_dict()}, path)
+                torch.save({"m": net.state_dict(), "o": opt.state_dict(), "scaler": scaler.state_dict()}, path)
             """,
         ),
         Example(

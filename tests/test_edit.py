@@ -100,6 +100,7 @@ def test_replace_keeps_the_reading(text: str, old: str, new: str, expected: str)
         ("y = f(x)\n", "x", "z", "y = f(z)\n"),
         ("y = (  # why\n    x\n)\n", "x", "z", "y = z\n"),
         ("class A(B): pass\n", "B", "C", "class A(C): pass\n"),
+        ("f(x)\n(a + b).sum()\n", "a + b", "g(a)", "f(x)\ng(a).sum()\n"),
         ("y = '(' + (x) + ')'\n", "x", "z", "y = '(' + z + ')'\n"),
     ],
 )

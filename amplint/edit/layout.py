@@ -14,8 +14,8 @@ from amplint.tree import Module
 _NEWLINE = re.compile(r"\r\n|\r|\n")
 _COMMENT = re.compile(r"#[^\r\n]*")
 _CONTINUATION = re.compile(r"\\(\r\n|\r|\n)")
-_WORD_END = re.compile(r"[\w\])}\"']$")
-_LAST_WORD = re.compile(r"[^\W\d]\w*$")
+_WORD_END = re.compile(r"[\w\])}\"']\Z")
+_LAST_WORD = re.compile(r"[^\W\d]\w*\Z")
 # Comments that structure a file rather than lead a statement: cells of notebooks kept as scripts, shebang, cookie.
 _MARKER = re.compile(r"#\s*(?:%%|\+(?:\s|$)|-(?:\s|$)|In\[|region\b|endregion\b)|#!|#.*?coding[:=]")
 _STRINGS = (ast.JoinedStr, *((ast.TemplateStr,) if hasattr(ast, "TemplateStr") else ()))
