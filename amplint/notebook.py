@@ -203,10 +203,12 @@ def _rewritten(value: str, old: str, new: str) -> str:
     is_ascii = value.isascii() and "\\u" in value
     parts, done = [], 0
     for start, end, text in _changes(old, new):
-        parts += [value[done : places[start][0]], _literal(old, end, text, joint, is_ascii=is_ascii)]
-        done = places[end][0] if end > start else places[start][0]
-        if end == len(old):
-            done = places[end - 1][1] if end > start else places[end][0]
+        first, last = places[start][0], places[end][0]
+        if start < end == len(old):
+            last = places[end - 1][1]
+            first = first if text or not start else places[start - 1][1]
+        parts += [value[done:first], _literal(old, end, text, joint, is_ascii=is_ascii)]
+        done = last
     return "".join([*parts, value[done:]])
 
 
