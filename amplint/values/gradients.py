@@ -6,10 +6,9 @@ import ast
 from collections.abc import Iterable
 
 from amplint.project import Definition, Project
-from amplint.project import Definition, Project
 from amplint.torch_ops import Kind
 from amplint.tree import Module
-from amplint.values.value import Value
+from amplint.values.value import Frame, Value
 
 _DEPTH = 8
 _CALLS = 3
@@ -23,11 +22,8 @@ _NO_GRAD = (
     "torch.autograd.grad_mode.inference_mode",
 )
 
-
 _NO_OPERANDS = ("index", "indices", "dim", "dims", "keepdim", "size", "shape", "dtype", "mask", "condition", "repeats")
 """Parameters through which no gradient flows."""
-
-_HOPS = 3
 
 
 def flow(seen: Iterable[Value]) -> bool:
@@ -36,12 +32,30 @@ def flow(seen: Iterable[Value]) -> bool:
 
 
 def _is_under_no_grad(value: Value) -> bool:
+    """Whether a value is computed under no_grad, in its own frame or because all known calls of its function are."""
+    outermost = value.frame
+    while outermost.caller is not None and outermost.call is not None:
+        outermost = outermost.caller
+    node = value.node if outermost is value.frame else _entry(value.frame)
+    return _is_made_under_no_grad(value) or _is_switched_off(value.engine.project, outermost.module, node, _CALLS)
+
+
+def _is_made_under_no_grad(value: Value) -> bool:
+    """Whether a value is computed under no_grad: where it stands, or at one of the calls that lead there."""
     module, node, frame = value.module, value.node, value.frame
-    while frame.caller is not None and frame.call is not None:
-        if _switches_off(module, node):
-            return True
+    while not _switches_off(module, node):
+        if frame.caller is None or frame.call is None:
+            return False
         module, node, frame = frame.caller.module, frame.call, frame.caller
-    return _is_switched_off(value.engine.project, module, node, _CALLS)
+    return True
+
+
+def _entry(frame: Frame) -> ast.AST:
+    """The outermost call that leads to a frame."""
+    while frame.caller is not None and frame.caller.call is not None:
+        frame = frame.caller
+    assert frame.call is not None
+    return frame.call
 
 
 def _is_switched_off(project: Project, module: Module, node: ast.AST, calls: int) -> bool:
@@ -80,6 +94,8 @@ def _is_tracked(value: Value, depth: int = _DEPTH) -> bool:
     """Whether `value` can depend on something that requires a gradient."""
     operation = value.operation
     if value.op in ("constant", "python", "detach", "data") or (operation is not None and operation.result):
+        return False
+    if _is_made_under_no_grad(value):
         return False
     if operation is None or depth == 0 or not value.is_tensor_op:
         return True
