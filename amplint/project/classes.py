@@ -105,8 +105,12 @@ def types(project: Project, module: Module, expression: ast.expr) -> tuple[Defin
     return project.remember(key, lambda: tuple(dict.fromkeys(_types(project, module, expression))), ())
 
 
-def elements(project: Project, module: Module, expression: ast.expr) -> Iterator[tuple[Module, ast.expr]]:
-    """The expressions that iterating over (or indexing) `expression` may give."""
+def elements(
+    project: Project, module: Module, expression: ast.expr, depth: int = 4
+) -> Iterator[tuple[Module, ast.expr]]:
+    """The expressions that iterating over (or indexing) `expression` may give; `x = list(x)` is followed `depth` times."""
+    if depth == 0:
+        return
     for found_in, value in project.sources(module, expression):
         if isinstance(value, ast.List | ast.Tuple | ast.Set):
             yield from ((found_in, element) for element in value.elts)
@@ -117,7 +121,7 @@ def elements(project: Project, module: Module, expression: ast.expr) -> Iterator
         elif isinstance(value, ast.DictComp):
             yield found_in, value.value
         elif isinstance(value, ast.Call) and value.args and _last_name(value.func) in _CONTAINERS:
-            yield from elements(project, found_in, value.args[0])
+            yield from elements(project, found_in, value.args[0], depth - 1)
 
 
 _CONTAINERS = frozenset("ModuleList ModuleDict Sequential list tuple dict reversed sorted set".split())
