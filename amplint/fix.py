@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import os
 import signal
 import tempfile
@@ -81,8 +82,8 @@ def write(original: Source, fixed: Source) -> None:
     """
     target = Path(os.path.realpath(original.path))
     status = target.stat()
-    if not status.st_mode & 0o222 or not os.access(target, os.W_OK):
-        raise PermissionError(13, "is read-only", str(original.path))
+    if not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, "it is read-only", str(original.path))
     data = fixed.to_bytes(fixed.text)
     with _signals_held():
         handle, name = tempfile.mkstemp(prefix=".amplint-", dir=target.parent)
