@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from amplint.budget import OutOfTimeError, limited
 from amplint.context import Analyses, Context, Options
 from amplint.diagnostic import Judgement, place, unplaced
 from amplint.own_rules import AnalysisIncomplete, UnreadableFile
@@ -30,6 +31,8 @@ class Plan:
 
     codes: frozenset[str]
     options: Options = field(default_factory=Options)
+    seconds: float = 30.0
+    """The processor time that the rules may spend on one file."""
     ignored_in: Callable[[Path], Collection[str]] = lambda path: ()
 
 
@@ -138,20 +141,33 @@ class Linter:
 
     def _judge_module(self, context: Context, rules: list[Rule]) -> Checked:
         source, path = context.source, context.source.path
-        findings: list[Finding] = []
-        failures: list[str] = []
-        for rule in rules:
-            try:
-                findings += rule.check(context)
-            except Exception as error:
-                failures.append(_traceback(path, rule.code))
-                findings.append(_incomplete(path, f"{rule.code} {rule.name} failed: {_describe(error)}"))
+        findings, failures = self._apply(rules, context)
         findings += [_incomplete(path, f"this cell is no Python: {why}", at) for at, why in source.unreadable]
         ran = self.plan.codes - set(self.plan.ignored_in(path))
         distinct = dict.fromkeys(f for f in findings if f.code in ran)
         suppressed = suppress(source, list(distinct), ran)
         ordered = sorted(suppressed.findings, key=lambda finding: finding.sort_key)
         return Checked(source, tuple(ordered), suppressed.silenced, tuple(failures))
+
+    def _apply(self, rules: list[Rule], context: Context) -> tuple[list[Finding], list[str]]:
+        """The findings of the rules, and the tracebacks of those that failed. What is not finished in time is said."""
+        path = context.source.path
+        findings: list[Finding] = []
+        failures: list[str] = []
+        done: list[Rule] = []
+        try:
+            with limited(self.plan.seconds):
+                for rule in rules:
+                    try:
+                        findings += rule.check(context)
+                    except Exception as error:
+                        failures.append(_traceback(path, rule.code))
+                        findings.append(_incomplete(path, f"{rule.code} {rule.name} failed: {_describe(error)}"))
+                    done.append(rule)
+        except OutOfTimeError:
+            missing = ", ".join(rule.code for rule in rules if rule not in done)
+            findings.append(_incomplete(path, f"stopped after {self.plan.seconds:g} s, without {missing}"))
+        return findings, failures
 
     # -- what cannot be judged ---------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote_from_bytes
 
 from amplint import __version__
 from amplint.diagnostic import Diagnostic
@@ -29,7 +29,7 @@ def render(report: Report) -> str:
     run = {
         "tool": {"driver": {"name": "amplint", "version": __version__, "rules": [_rule(rule) for rule in rules]}},
         "columnKind": "unicodeCodePoints",
-        "originalUriBaseIds": {ROOT: {"uri": f"file://{quote(report.base.as_posix())}/"}},
+        "originalUriBaseIds": {ROOT: {"uri": f"file://{_quoted(report.base)}/"}},
         "results": [
             _result(report, diagnostic, index, mark)
             for diagnostic, mark in zip(report.diagnostics, prints, strict=True)
@@ -97,8 +97,12 @@ def _fix(report: Report, diagnostic: Diagnostic) -> dict[str, Any]:
 def _artifact(report: Report, path: Path) -> dict[str, str]:
     """Relative to the source root where it lies under it; percent-encoded, so no control character is left."""
     if path.is_relative_to(report.base):
-        return {"uri": quote(path.relative_to(report.base).as_posix()), "uriBaseId": ROOT}
-    return {"uri": f"file://{quote(path.as_posix())}"}
+        return {"uri": _quoted(path.relative_to(report.base)), "uriBaseId": ROOT}
+    return {"uri": f"file://{_quoted(path)}"}
+
+
+def _quoted(path: Path) -> str:
+    return quote_from_bytes(path.as_posix().encode("utf-8", "surrogateescape"))
 
 
 def _region(start: Position, end: Position) -> dict[str, int]:
