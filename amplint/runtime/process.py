@@ -67,7 +67,7 @@ def run_script(
         command += [] if trace else ["--no-trace"]
         command += [str(script), *args]
         started = time.monotonic()
-        with _group(command, folder) as (process, output):
+        with supervised(command, folder) as (process, output):
             reader = _ReportReader(report, on_progress)
             end = started + limits.seconds + GRACE
             while process.poll() is None and time.monotonic() < end and not cancelled.wait(_POLL):
@@ -111,8 +111,8 @@ def terminable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _group(command: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], _Output]]:
-    """The process; at the end it is killed, with its group and whatever left the group."""
+def supervised(command: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Output]]:
+    """A process and its output; at the end it is killed, with its group and whatever left the group."""
     token = f"{_TOKEN}={uuid.uuid4()}"
     process = subprocess.Popen(
         command,
@@ -124,7 +124,7 @@ def _group(command: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[
         start_new_session=True,
     )
     assert process.stdout is not None
-    output = _Output(process.stdout)
+    output = Output(process.stdout)
     try:
         yield process, output
     finally:
@@ -179,7 +179,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, **quiet}
 
 
-class _Output:
+class Output:
     """Reads a pipe to its end in a thread, and keeps the beginning and the end."""
 
     def __init__(self, pipe: IO[bytes]) -> None:

@@ -139,6 +139,13 @@ class Verifier:
         outcome.explanation = explanation(place, findings, copy)
 
 
+def _is_traceable(failure: Failure) -> bool:
+    """Whether a first bad tensor may explain it; of exceptions, those that the script itself raises."""
+    if failure.kind is FailureKind.EXCEPTION:
+        return failure.place.code.startswith(("raise", "assert", "sys.exit", "exit"))
+    return failure.kind not in (FailureKind.HUNG, FailureKind.DIED)
+
+
 def trace(script: Path, plan: Plan, on_progress: Callable[[str, int], None]) -> tuple[Run, linter.FindingAt | None]:
     """A traced run of a script as it is, and the finding that stands where it went wrong.
 
