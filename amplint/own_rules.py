@@ -26,8 +26,8 @@ class UnreadableFile(OwnRule):
 
     ## What it does
     Reports, once per file, that the bytes are no text in the encoding they declare, or the text is no Python of any
-    version. The other files go on. A broken file that holds no word any rule looks for is not reported: that is
-    Python's own affair.
+    version. The other files go on. A broken file with nothing of torch in it is not reported: that is Python's own
+    affair.
 
     ## Why is this bad?
     Nothing in the file was judged, so its silence proves nothing. It counts as an error in the exit status.

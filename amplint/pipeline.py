@@ -15,8 +15,9 @@ from pathlib import Path
 from amplint.budget import OutOfTimeError, limited
 from amplint.context import Analyses, Context, Options
 from amplint.diagnostic import Judgement, place, unplaced
-from amplint.own_rules import AnalysisIncomplete, UnreadableFile
+from amplint.own_rules import AnalysisIncomplete, OwnRule, UnreadableFile
 from amplint.registry import all_rules
+from amplint.relevance import Relevance
 from amplint.rule import Finding, Position, Rule
 from amplint.source import SkippedSourceError, Source, UnreadableSourceError
 from amplint.suppress import suppress
@@ -31,9 +32,9 @@ class Plan:
 
     codes: frozenset[str]
     options: Options = field(default_factory=Options)
+    ignored_in: Callable[[Path], Collection[str]] = lambda path: ()
     seconds: float = 30.0
     """The processor time that the rules may spend on one file."""
-    ignored_in: Callable[[Path], Collection[str]] = lambda path: ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Linter:
         self.contents = dict(contents or {})
         self._rules = tuple(rule for rule in all_rules() if rule.code in plan.codes)
         self._triggers = Triggers(self._rules)
+        self._relevance = Relevance(files, self._bytes)
         self._analyses: Analyses | None = None
 
     def judge(self, path: Path) -> Judgement:
@@ -125,7 +127,10 @@ class Linter:
 
     def _candidates(self, path: Path, data: bytes) -> list[Rule]:
         left_out = self.plan.ignored_in(path)
-        return [rule for rule in self._triggers.candidates(data) if rule.code not in left_out]
+        rules = [rule for rule in self._triggers.candidates(data) if rule.code not in left_out]
+        if rules and not self._relevance.concerns(path, data):
+            return [rule for rule in rules if isinstance(rule, OwnRule)]
+        return rules
 
     def _source(self, path: Path) -> Source:
         return read_source(path, self._bytes(path))

@@ -42,11 +42,11 @@ def test_a_file_without_the_words_is_not_parsed(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"# coding: klingon\nlog = exp\n", "unknown encoding: klingon"),
-        (b"log = 'exp'\n# \xe9\n", "not utf-8 text"),
-        (b"log = exp\nx = (\n", "cannot be parsed"),
-        (b"log = exp\n\0", "cannot be parsed"),
-        (b"print 'log', exp\n", "cannot be parsed"),
+        (b"# coding: klingon\nlog = torch.exp\n", "unknown encoding: klingon"),
+        (b"log = torch.exp\n# \xe9\n", "not utf-8 text"),
+        (b"log = torch.exp\nx = (\n", "cannot be parsed"),
+        (b"log = torch.exp\n\0", "cannot be parsed"),
+        (b"print 'log', torch.exp\n", "cannot be parsed"),
     ],
 )
 def test_one_finding_for_what_cannot_be_read(tmp_path: Path, data: bytes, message: str) -> None:
