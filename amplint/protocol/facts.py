@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -85,7 +86,7 @@ def truth(symbol: Symbol, facts: Facts) -> bool | None:
     match symbol.kind:
         case "constant":
             return bool(symbol.parts[0])
-        case "new":
+        case "new" if _is_constructed(symbol):
             return True
         case "not":
             inner = truth(_parts(symbol)[0], facts)
@@ -169,3 +170,11 @@ def _truth_of_comparison(symbol: Symbol, facts: Facts) -> bool | None:
 
 def _parts(symbol: Symbol) -> tuple[Symbol, ...]:
     return tuple(part for part in symbol.parts if isinstance(part, Symbol))
+
+
+def _is_constructed(symbol: Symbol) -> bool:
+    """Whether a "new" symbol is an instance of a class, by its capital; what `mask.any()` gives may be false."""
+    call = symbol.parts[0]
+    function = call.func if isinstance(call, ast.Call) else None
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return bool(name[:1].isupper())
