@@ -154,6 +154,8 @@ class BceOnProbabilities(Rule):
                         self.net = nn.Sequential(nn.Conv2d(3, 8, 4), nn.Flatten(), nn.Linear(8, 1), nn.Sigmoid())
 
                     def forward(self, images):
+                        if images.is_cuda:
+                            return nn.parallel.data_parallel(self.net, images, range(2))
                         return self.net(images)
                 """,
             },

@@ -11,7 +11,7 @@ from amplint.context import Context
 from amplint.edit import Precedence
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
-from amplint.values import Dtype, Peeled, Value, Values
+from amplint.values import Dtype, Peeled, Value, Values, round_to
 
 _EPS = "1e-6"
 
@@ -153,6 +153,9 @@ class SqrtSumSquares(Rule):
         def distance(a, b):
             return torch.sqrt(((a - b) ** 2).sum(-1) + 1e-12) + (a - b).norm(dim=-1)
 
+        def norm(v, eps=1e-6):
+            return v.square().sum(-1).add(eps).sqrt()
+
         def floor(v):
             return v.pow(2).sum(1).clamp_min(1e-12).sqrt()
         """,
@@ -169,6 +172,10 @@ class SqrtSumSquares(Rule):
 
         def root_mean_square(x):
             return x.pow(2).mean().sqrt()
+
+        def valid(flow, limit):
+            length = torch.sum(flow**2, dim=1).sqrt()
+            return length < limit, (flow * flow).sum().sqrt().item()
 
         def logged(a, b):
             return (a - b).detach().square().sum().sqrt()
@@ -208,6 +215,8 @@ class SqrtSumSquares(Rule):
             sums = context.values.peel(inside, patterns.GUARDED)
             if not patterns.every((p.core for p in sums), lambda core: _is_sum_of_squares(context.values, core)):
                 continue
+            if any(map(_has_floor, sums)):
+                continue
             if not context.values.gradients(root) or not patterns.is_torch(context.values, root):
                 continue
             half = any(value.may_be_half for value in inside)
@@ -215,6 +224,17 @@ class SqrtSumSquares(Rule):
             message = f"the gradient of this root is NaN where the sum is 0{overflow}"
             fix = _fix(context, root, sums[0]) if len(sums) == 1 else None
             yield self.finding(context, root.node, message, fix=fix)
+
+
+def _has_floor(peeled: Peeled) -> bool:
+    """Whether an epsilon or clamp given by a parameter's default keeps the sum above zero in its dtype."""
+    for step in peeled.steps:
+        names = ("input", "other") if step.kind == "eps" else ("min", "other") if step.kind == "clamp" else ()
+        numbers = [number for name in names if (number := step.value.number(name)) is not None]
+        dtype = Dtype.FLOAT16 if step.value.may_be_half else Dtype.FLOAT32
+        if any(round_to(number, dtype) > 0 for number in numbers):
+            return True
+    return False
 
 
 def _is_sum_of_squares(values: Values, value: Value) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
+from amplint.flow import definitions
 from amplint.project import Definition, Project
 from amplint.torch_ops import Kind
 from amplint.tree import Module
@@ -13,6 +14,9 @@ from amplint.values.value import Frame, Value
 _DEPTH = 8
 _CALLS = 3
 """So many calls back it is asked whether all callers are under no_grad."""
+
+_NO_TENSORS = ("item", "tolist", "detach", "data")
+"""What leaves the graph."""
 
 _NO_GRAD = (
     "torch.no_grad",
@@ -28,7 +32,7 @@ _NO_OPERANDS = ("index", "indices", "dim", "dims", "keepdim", "size", "shape", "
 
 def flow(seen: Iterable[Value]) -> bool:
     """Whether a gradient may flow through a value in one of the ways that it is reached."""
-    return any(not _is_under_no_grad(value) and _is_tracked(value) for value in seen)
+    return any(not _is_under_no_grad(v) and _is_tracked(v) and not _is_only_tested(v) for v in seen)
 
 
 def _is_under_no_grad(value: Value) -> bool:
@@ -65,6 +69,25 @@ def _is_switched_off(project: Project, module: Module, node: ast.AST, calls: int
     function = module.function(node)
     callers = project.callers(Definition(module, function)) if function is not None and calls else ()
     return bool(callers) and all(_is_switched_off(project, c.module, c.call, calls - 1) for c in callers)
+
+
+def _is_only_tested(value: Value) -> bool:
+    """Whether nothing is done with the value but comparing it, or taking its number."""
+    module, parent = value.module, value.module.parent(value.node)
+    if not isinstance(parent, ast.Assign) or len(parent.targets) != 1 or not isinstance(parent.targets[0], ast.Name):
+        return _is_test(parent)
+    name, scope = parent.targets[0], module.scope(value.node)
+    reads = [
+        node
+        for node in ast.walk(scope)
+        if isinstance(node, ast.Name) and node.id == name.id and isinstance(node.ctx, ast.Load)
+        if any(reaching.node is name for reaching in definitions(module, node))
+    ]
+    return bool(reads) and all(_is_test(module.parent(node)) for node in reads)
+
+
+def _is_test(parent: ast.AST | None) -> bool:
+    return isinstance(parent, ast.Compare) or (isinstance(parent, ast.Attribute) and parent.attr in _NO_TENSORS)
 
 
 def _switches_off(module: Module, node: ast.AST) -> bool:
