@@ -318,7 +318,7 @@ def _frame_for(site: Site, node: ast.expr, function: Definition, given: Given, r
         depth=site.frame.depth + 1,
         hops=site.frame.hops,
     )
-    site.engine.regions.entered.setdefault((site.frame, node), []).append(frame)
+    site.engine.frame_index.entered.setdefault((site.frame, node), []).append(frame)
     return frame
 
 

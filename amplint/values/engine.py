@@ -15,6 +15,7 @@ from amplint.values import (
     calls,
     conditions,
     expressions,
+    frames,
     gradients,
     objects,
     peeling,
@@ -42,6 +43,7 @@ class Values:
         self.project = project
         self.options = options
         self.regions = regions.Regions(self)
+        self.frame_index = frames.Frames(self)
         self._memo = Memo(project)
         self._bases: dict[tuple[ast.AST, int], Frame] = {}
         self._nodes: dict[Module, dict[type[ast.AST], list[ast.AST]]] = {}
@@ -152,7 +154,7 @@ class Values:
 
         Where there are such ways, it is not known in which region the code runs in the base frame.
         """
-        half, base = self.regions.frames(module, node), self.base(module, node)
+        half, base = self.frame_index.frames(module, node), self.base(module, node)
         return (*half, self.in_region(base, _ANYWHERE)) if half else (base,)
 
     def seen(self, value: Value) -> tuple[Value, ...]:
@@ -181,7 +183,7 @@ class Values:
         return Certainty.UNKNOWN if any(Dtype.UNKNOWN in d for d in seen) else Certainty.NEVER
 
     def gradients(self, value: Value) -> bool:
-        """Whether a gradient may flow through the value: not under no_grad, however it is reached, nor from constants."""
+        """Whether a gradient may flow through the value: not under no_grad in every way there, nor from constants."""
         return gradients.flow(self.seen(value))
 
     def is_tensor(self, value: Value) -> Certainty:

@@ -12,8 +12,9 @@ from amplint.values.site import Given, Site, known, merged
 from amplint.values.value import Alternatives, Argument, Value
 
 _NOT_TENSORS = frozenset(
-    "numpy np math cmath random os time json logging scipy sklearn pandas jax tensorflow cv2 PIL wandb re sys statistics "
-    "collections itertools string pathlib warnings argparse subprocess datetime decimal fractions matplotlib tqdm".split()
+    "numpy np math cmath random os time json logging scipy sklearn pandas jax tensorflow cv2 PIL wandb re sys "
+    "statistics collections itertools string pathlib warnings argparse subprocess datetime decimal fractions "
+    "matplotlib tqdm".split()
 )
 """Libraries whose results are no torch tensors."""
 
@@ -22,8 +23,8 @@ _PASS = frozenset(
     "torch.nn.parallel.DistributedDataParallel torch.distributed.fsdp.FullyShardedDataParallel "
     "torch.nn.utils.spectral_norm torch.nn.utils.weight_norm torch.nn.utils.parametrizations.weight_norm "
     "torch.nn.utils.parametrizations.spectral_norm "
-    "copy.deepcopy copy.copy builtins.list builtins.tuple builtins.reversed builtins.sorted builtins.iter builtins.next "
-    "tqdm.tqdm torch.autograd.Variable".split()
+    "copy.deepcopy copy.copy builtins.list builtins.tuple builtins.reversed builtins.sorted builtins.iter "
+    "builtins.next tqdm.tqdm torch.autograd.Variable".split()
 )
 """What gives its first argument back, as far as values go."""
 
@@ -36,7 +37,8 @@ _AUTOCAST = {
     "torch.cuda.amp.autocast_mode.autocast": ("enabled", "dtype", "cache_enabled"),
     "torch.cpu.amp.autocast": ("enabled", "dtype", "cache_enabled"),
 }
-_CHECKPOINTS = ("torch.utils.checkpoint.checkpoint",)
+_CHECKPOINTS = ("torch.utils.checkpoint.checkpoint", "torch.nn.parallel.data_parallel")
+"""What calls its first argument with the others."""
 
 
 def call(site: Site, node: ast.expr, dotted: str, given: Given) -> Alternatives:
@@ -62,7 +64,8 @@ def call(site: Site, node: ast.expr, dotted: str, given: Given) -> Alternatives:
         )
     if dotted in _CHECKPOINTS and given.positional:
         functions = site.engine.of_argument(given.positional[0])
-        inner = Given(given.positional[1:], {}, given.open)
+        inputs = 1 if dotted.endswith("data_parallel") else len(given.positional)
+        inner = Given(given.positional[1 : 1 + inputs], {}, given.open)
         return merged(v for f in functions for v in calls.apply(site, node, f, inner))
     if dotted in _PASS and given.positional:
         return _passed(site, node, dotted, given.positional[0])
@@ -188,9 +191,7 @@ def pretrained(site: Site, node: ast.expr, cls: Value | None, given: Given) -> A
     dtypes = site.engine.named_dtypes(site.engine.of_argument(dtype)) if dtype else frozenset()
     precision = next(iter(dtypes)) if len(dtypes) == 1 and Dtype.UNKNOWN not in dtypes else None
     if cls is not None and cls.definition is not None:
-        return (
-            site.value(node, "instance", definition=cls.definition, dotted=cls.dotted, open=True, cast=precision),
-        )
+        return (site.value(node, "instance", definition=cls.definition, dotted=cls.dotted, open=True, cast=precision),)
     return (site.value(node, "unknown", dotted="from_pretrained", cast=precision, arguments=given.keywords),)
 
 

@@ -101,7 +101,9 @@ def _annotated(site: Site, node: ast.arg, use: ast.expr) -> Alternatives:
     """An instance of the class, of the project or of torch.nn, that annotates the parameter."""
     annotation = _one_type(node.annotation)
     if isinstance(annotation, ast.Name | ast.Attribute):
-        rows = [row for name in site.module.names(annotation) if (row := torch_ops.by_module(calls.canonical_name(name)))]
+        rows = [
+            row for name in site.module.names(annotation) if (row := torch_ops.by_module(calls.canonical_name(name)))
+        ]
         if rows:
             return (site.value(use, "module", operator=rows[0].name, dotted=node.arg),)
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):

@@ -135,8 +135,8 @@ _BENEATH: dict[str, Callable[[Value], Alternatives]] = {
 # -- sameness --------------------------------------------------------------------------------------------------
 
 _RANDOM = frozenset(
-    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout rrelu gumbel_softmax bernoulli multinomial "
-    "rand randn randint randperm normal rand_like randn_like uniform_ normal_".split()
+    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout rrelu gumbel_softmax bernoulli "
+    "multinomial rand randn randint randperm normal rand_like randn_like uniform_ normal_".split()
 )
 _SAME_DEPTH = 8
 

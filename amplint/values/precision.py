@@ -1,4 +1,4 @@
-"""The dtype of a value: torch's promotion rules, CUDA autocast's cast policy, explicit casts, the dtype of parameters."""
+"""The dtype of a value: torch's promotion rules, CUDA autocast's cast policy, explicit casts, modules' parameters."""
 
 from __future__ import annotations
 

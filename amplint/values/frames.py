@@ -1,0 +1,209 @@
+"""The frames through which half precision is known to reach a function.
+
+They are followed from the functions that switch half precision on (`switches`), and from what frameworks call, down
+the calls that are made in a float16 region or that hand a float16 tensor or module on. A project without such a place
+is never followed.
+
+Bounds: `_MAX_FRAMES` in all, `_MAX_PER_FUNCTION` for one function, `calls.MAX_DEPTH` calls deep.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from amplint.project import Definition
+from amplint.tree import Module
+from amplint.values import expressions, objects, precision, switches
+from amplint.values.dtype import Dtype
+from amplint.values.regions import HALF_PRECISION, OUTSIDE, as_bool, last_name, place
+from amplint.values.site import Site
+from amplint.values.value import Alternatives, Frame, Region, RegionKind, Value
+
+if TYPE_CHECKING:
+    from amplint.values.engine import Values
+
+_MAX_FRAMES = 4000
+_MAX_PER_FUNCTION = 8
+_STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+_LIGHTNING = ("pytorch_lightning", "lightning", "lightning_fabric")
+
+
+class Frames:
+    """The frames of one project."""
+
+    def __init__(self, engine: Values) -> None:
+        self.engine = engine
+        self.entered: dict[tuple[Frame, ast.expr], list[Frame]] = {}
+        """The frames that evaluating a call in a frame has opened, kept by `calls`."""
+
+    def frames(self, module: Module, node: ast.AST) -> tuple[Frame, ...]:
+        """The frames, known to be in half precision or to be handed some, of the function around `node`."""
+        function = self.engine.base(module, node).function
+        return tuple(self._frames().get(function, ())) if function is not None else ()
+
+    def _frames(self) -> dict[ast.AST, list[Frame]]:
+        return self.engine.remember("frames", lambda: self._follow(), dict)
+
+    def _follow(self) -> dict[ast.AST, list[Frame]]:
+        found: dict[ast.AST, list[Frame]] = {}
+        queue = list(self._roots())
+        for frame in queue:
+            if frame.call is None and frame.region is not OUTSIDE or frame.receiver is not None:
+                _note(found, frame)
+        seen = set(queue)
+        while queue and len(seen) < _MAX_FRAMES:
+            frame = queue.pop(0)
+            for child in self._called(frame):
+                if child not in seen and self._is_half(child) and _note(found, child):
+                    seen.add(child)
+                    queue.append(child)
+        return found
+
+    def _called(self, frame: Frame) -> Iterator[Frame]:
+        """The frames that the calls of a function open."""
+        function: ast.AST = frame.function or frame.module.tree
+        for call in self._calls(frame.module).get(function, ()):
+            self.engine.of(frame.module, call, frame)
+            yield from self.entered.get((frame, call), ())
+
+    def _calls(self, module: Module) -> dict[ast.AST, list[ast.Call]]:
+        """The calls of a file that may enter the project's code, by the function they stand in."""
+        return self.engine.remember(("calls", module.tree), lambda: self._group_calls(module), dict)
+
+    def _group_calls(self, module: Module) -> dict[ast.AST, list[ast.Call]]:
+        grouped: dict[ast.AST, list[ast.Call]] = {}
+        for call in module.calls:
+            names = module.names(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ()
+            if any(name.startswith("torch.") and "checkpoint" not in name for name in names):
+                continue
+            function = self.engine.base(module, call).function
+            grouped.setdefault(function or module.tree, []).append(call)
+        return grouped
+
+    def _is_half(self, frame: Frame) -> bool:
+        """Whether a frame runs in a float16 region or is handed something in float16."""
+        if frame.region.is_float16 or (frame.receiver is not None and self._holds_half(frame.receiver)):
+            return True
+        values = (v for a in frame.arguments.values() for v in self.engine.of_argument(a))
+        return any(self._holds_half(value) for value in values)
+
+    def _holds_half(self, value: Value) -> bool:
+        if value.op in ("instance", "module", "sequential", "modules"):
+            return value.wrapped is not None or Dtype.FLOAT16 in precision.module_precision(value)
+        if value.op in ("tuple", "comprehension"):
+            return any(self._holds_half(v) for e in value.elements[:8] for v in self.engine.of_argument(e))
+        return value.may_be_half
+
+    def _roots(self) -> Iterator[Frame]:
+        """The frames from which half precision spreads."""
+        switching = list(self.engine.project.modules_with(*switches.WORDS))
+        for module in switching:
+            for function in switches.roots(module):
+                yield self.engine.base(module, function)
+        for _, _, value in self.engine.regions.casts():
+            if isinstance(value.node, ast.Call) and Dtype.FLOAT16 in precision.module_precision(value):
+                yield from self._forwards(value)
+        for module in switching:
+            yield from self._of_trainers(module)
+
+    def _forwards(self, value: Value, depth: int = 3) -> Iterator[Frame]:
+        """The forward of a module, entered from unknown code."""
+        engine = self.engine
+        if value.op == "instance" and value.definition is not None:
+            for name in ("forward", "__call__"):
+                if method := engine.project.method(value.definition, name):
+                    frame = objects.method_frame(engine.site(value), method, value, value.node)
+                    yield frame if value.wrapped is None else engine.in_region(frame, value.wrapped)
+        elif value.op in ("sequential", "modules") and depth:
+            for inner in expressions.elements(engine.site(value), (value,)):
+                yield from self._forwards(inner, depth - 1)
+
+    # -- frameworks ----------------------------------------------------------------------------------------------
+
+    def _of_trainers(self, module: Module) -> Iterator[Frame]:
+        """Lightning's and Hugging Face's Trainer with float16 precision."""
+        for call in module.calls:
+            name = last_name(call.func)
+            if name == "Trainer" and (region := self._lightning_region(module, call)) is not None:
+                yield from self._steps(module, region)
+            elif name.endswith("TrainingArguments") and (region := self._hf_region(module, call)) is not None:
+                yield from self._models(region)
+
+    def _lightning_region(self, module: Module, call: ast.Call) -> Region | None:
+        if not any(n.partition(".")[0] in _LIGHTNING for n in module.names(call.func)):
+            return None
+        site = Site(self.engine, module, self.engine.base(module, call))
+        for keyword in call.keywords:
+            if keyword.arg == "precision":
+                values = site.of(keyword.value)
+                if any(v.op == "constant" and v.constant in HALF_PRECISION for v in values):
+                    return place(
+                        RegionKind.FLOAT16, site.module, call, "precision is float16", certain=len(values) == 1
+                    )
+        return None
+
+    def _steps(self, module: Module, region: Region) -> Iterator[Frame]:
+        """The steps of the module that the Trainer fits; of all LightningModules, where that is not known."""
+        fitted = [v for v in self._given_to(module, "fit", ("model",)) if v.definition is not None]
+        for value in fitted or list(self._instances_of("LightningModule")):
+            assert value.definition is not None
+            for name in _STEPS:
+                if method := self.engine.project.method(value.definition, name):
+                    frame = objects.method_frame(self.engine.site(value), method, value, value.node)
+                    yield self.engine.in_region(frame, region)
+
+    def _hf_region(self, module: Module, call: ast.Call) -> Region | None:
+        site = Site(self.engine, module, self.engine.base(module, call))
+        for keyword in call.keywords:
+            if keyword.arg == "fp16":
+                outcomes = {as_bool(v) for v in site.of(keyword.value)}
+                if outcomes != {False} and outcomes != {None}:
+                    certain = outcomes == {True}
+                    return place(RegionKind.FLOAT16, site.module, call, "fp16 is on", certain=certain)
+        return None
+
+    def _models(self, region: Region) -> Iterator[Frame]:
+        """The forward of the models that a Hugging Face Trainer is given."""
+        found: list[Value] = []
+        for module in self.engine.project.modules_with("Trainer"):
+            for call in module.calls:
+                if last_name(call.func).endswith("Trainer"):
+                    found += self._argument_of(module, call, "model", 0)
+        known = [v for v in found if v.definition is not None]
+        for value in known or list(self._instances_of("PreTrainedModel")):
+            for frame in self._forwards(value):
+                yield self.engine.in_region(frame, region)
+
+    def _given_to(self, module: Module, method: str, keywords: tuple[str, ...]) -> Iterator[Value]:
+        for call in module.calls:
+            if isinstance(call.func, ast.Attribute) and call.func.attr == method:
+                yield from self._argument_of(module, call, keywords[0], 0)
+
+    def _argument_of(self, module: Module, call: ast.Call, keyword: str, position: int) -> Alternatives:
+        given = next((k.value for k in call.keywords if k.arg == keyword), None)
+        if given is None and len(call.args) > position:
+            given = call.args[position]
+        if given is None:
+            return ()
+        return tuple(v for v in self.engine.of(module, given) if v.op == "instance")
+
+    def _instances_of(self, base: str) -> Iterator[Value]:
+        """One instance, made in unknown code, of each class of the project that derives from a base class."""
+        project = self.engine.project
+        for path in project.files_deriving(base):
+            module = project.module(path)
+            for cls in module.classes if module else ():
+                definition = Definition(module, cls)  # type: ignore[arg-type]
+                if any(name.rpartition(".")[2] == base for name in project.base_names(definition)):
+                    yield self.engine.unmade(definition)
+
+
+def _note(found: dict[ast.AST, list[Frame]], frame: Frame) -> bool:
+    """Keep a frame of a function; False if enough are known."""
+    held = found.setdefault(frame.function or frame.module.tree, [])
+    if len(held) >= _MAX_PER_FUNCTION:
+        return False
+    held.append(frame)
+    return True
