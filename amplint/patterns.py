@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from amplint.values import Certainty, Peeled, Value, Values
 
 _DEPTH = 8
-_MAXIMA = ("max", "amax", "maximum", "logsumexp", "cummax")
+_MAXIMA = ("max", "amax", "maximum", "logsumexp", "cummax", "clamp", "clamp_min", "relu")
 _MINIMA = ("min", "amin", "minimum", "cummin")
 
 _ARRAY_LIBRARIES = ("numpy", "jax", "tensorflow", "cupy", "pandas", "mxnet", "paddle", "mindspore")

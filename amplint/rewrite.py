@@ -44,7 +44,7 @@ class Rewrite:
 
     def text(self, node: ast.expr | None, least: Precedence = Precedence.LAMBDA) -> str:
         """The text of `node` as it can be written at the anchor. Raises UnmovableError; also where there is no node."""
-        if node is None or not is_movable(self.module, node, self.at):
+        if node is None or not _is_within_reach(self.module, node, self.at):
             raise UnmovableError("unknown" if node is None else ast.unparse(node))
         self._kept.append(node)
         return segment(self.module, node, least)
@@ -64,9 +64,9 @@ class Rewrite:
         return f"{self.name(dotted)}({', '.join(argument for argument in arguments if argument)})"
 
     def replace(self, node: ast.expr, text: str) -> None:
-        """Put `text` in the place of `node`. Raises UnmovableError for the target of an augmented assignment."""
-        if isinstance(getattr(node, "ctx", None), ast.Store):
-            raise UnmovableError("an augmented assignment")
+        """Put `text` in the place of `node`. Raises UnmovableError for what changes a tensor in place."""
+        if isinstance(getattr(node, "ctx", None), ast.Store) or _changed_in_place(node) is not None:
+            raise UnmovableError("in place")
         self._replaced.append((node, text))
 
     def also(self, *edits: Edit) -> None:
@@ -97,7 +97,7 @@ class Rewrite:
         return False
 
     def through(self, node: ast.expr, below: ast.expr, text: str) -> str:
-        """The text of `node` at the anchor, with `text` in the place of `below`, which it reads once, perhaps as a local.
+        """The text of `node` at the anchor, with `text` in the place of `below`, which it reads once, maybe as a local.
 
         Raises UnmovableError if `node` cannot be written at the anchor, or reads `below` more often or not at all.
         """
@@ -111,10 +111,12 @@ class Rewrite:
         return self._substituted(node, names[0], text)
 
     def fix(self, message: str, safety: Safety) -> Fix:
-        """The fix. Raises UnmovableError if a comment would be lost or a call made twice."""
-        if self._loses_comment():
-            raise UnmovableError("a comment stands between the parts")
+        """The fix. Raises UnmovableError if a comment would be lost, a call made twice, or a part may have changed."""
+        if self._loses_comment() or self._loses_effect():
+            raise UnmovableError("a comment, or a change in place, stands between the parts")
         removed = self.unused()
+        if any(_may_change(self.module, node, self.at, removed) for node in self._kept):
+            raise UnmovableError("what a part reads may change")
         if any(not is_effect_free(self.module, node) and not self._goes(node, removed) for node in self._kept):
             raise UnmovableError("a call would be made twice")
         edits = [
@@ -149,7 +151,7 @@ class Rewrite:
         value = reaching[0].value if len(reaching) == 1 and reaching[0].how is How.ASSIGN else None
         if value is None or not (core is value or _is_within(self.module, core, value)):
             return None
-        return value if is_movable(self.module, value, self.at) else None
+        return value if _is_within_reach(self.module, value, self.at) else None
 
     def _substituted(self, value: ast.expr, core: ast.expr, text: str) -> str:
         """The text of `value` with `text` in the place of `core`."""
@@ -167,6 +169,11 @@ class Rewrite:
         start, end = place.span(node, parentheses=True)
         return not isinstance(node, ast.Call | ast.Name) and not set("\r\n") & set(place.text[start:end])
 
+    def _loses_effect(self) -> bool:
+        """Whether something that is replaced changes a tensor in place."""
+        nodes = (node for root in self._roots() for node in _walk_apart_from(root, self._kept))
+        return any(_changed_in_place(node) is not None for node in nodes)
+
     def _loses_comment(self) -> bool:
         place = layout(self.module)
         kept = [place.span(node) for node in self._kept]
@@ -175,6 +182,16 @@ class Rewrite:
         return any(
             place.mask[offset] == " " and not any(low <= offset < high for low, high in kept) for offset in offsets
         )
+
+
+def _walk_apart_from(root: ast.AST, parts: list[ast.expr]) -> Iterator[ast.AST]:
+    """The nodes of `root` that belong to none of `parts`."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if not any(node is part for part in parts):
+            yield node
+            stack += ast.iter_child_nodes(node)
 
 
 def _loads(expression: ast.expr) -> Iterator[ast.Name]:
@@ -198,13 +215,36 @@ def _apart_from(module: Module, core: ast.expr, root: ast.expr) -> list[ast.expr
 
 def is_movable(module: Module, node: ast.expr, at: ast.expr) -> bool:
     """Whether `node`, evaluated at `at`, is certainly what it is in its own place."""
-    if any(ancestor is at for ancestor in module.ancestors(node)) or node is at:
+    return _is_within_reach(module, node, at) and not _may_change(module, node, at, [])
+
+
+def _is_within_reach(module: Module, node: ast.expr, at: ast.expr) -> bool:
+    """Whether `node` is part of `at`, or stands before it in the same function and sees the same variables."""
+    if node is at or _is_within(module, node, at):
         return True
     if module.parents.get(node) is None or module.function(node) is not module.function(at):
         return False
     if not _precedes(node, at) or any(isinstance(n, ast.NamedExpr | ast.Await | ast.Yield) for n in ast.walk(node)):
         return False
-    return not any(_may_change(module, read, at) for read in _reads(node))
+    return all(_is_same_variable(module, name, at) for name in ast.walk(node) if isinstance(name, ast.Name))
+
+
+def _is_same_variable(module: Module, name: ast.Name, at: ast.expr) -> bool:
+    here, there = module.lookup(name.id, name), module.lookup(name.id, at)
+    return here is there if here is None or there is None else here[0] is there[0]
+
+
+def _may_change(module: Module, node: ast.expr, at: ast.expr, removed: list[ast.stmt]) -> bool:
+    """Whether what `node` reads can change before `at`, by other statements than those `removed`."""
+    if node is at or _is_within(module, node, at):
+        return False
+    body = module.function(at) or module.tree
+    return any(
+        _lies_between(module, change, node, at)
+        for read in _reads(node)
+        for change in _changes(body, ast.unparse(read))
+        if not any(_is_within(module, change, statement) for statement in removed)
+    )
 
 
 def _reads(node: ast.expr) -> Iterator[ast.Name | ast.Attribute]:
@@ -218,19 +258,6 @@ def _root(node: ast.expr) -> ast.Name | None:
     while isinstance(node, ast.Attribute):
         node = node.value
     return node if isinstance(node, ast.Name) else None
-
-
-def _may_change(module: Module, read: ast.Name | ast.Attribute, at: ast.expr) -> bool:
-    root = _root(read)
-    assert root is not None
-    here, there = module.lookup(root.id, root), module.lookup(root.id, at)
-    if here is None or there is None:
-        return here is not there
-    if here[0] is not there[0]:
-        return True
-    body = module.function(at) or module.tree
-    text = ast.unparse(read)
-    return any(_lies_between(module, change, read, at) for change in _changes(body, text))
 
 
 def _changes(body: ast.AST, text: str) -> Iterator[ast.expr]:
@@ -253,17 +280,17 @@ def _target(node: ast.expr) -> str:
     return ast.unparse(node)
 
 
-def _changed_in_place(call: ast.Call) -> str | None:
-    """What a call such as `x.clamp_(0)` changes."""
-    if not isinstance(call.func, ast.Attribute):
+def _changed_in_place(node: ast.AST) -> str | None:
+    """What a call such as `x.clamp_(0)` changes; None for anything else."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
-    method = call.func.attr
-    return ast.unparse(call.func.value) if method.endswith("_") and not method.endswith("__") else None
+    method = node.func.attr
+    return ast.unparse(node.func.value) if method.endswith("_") and not method.endswith("__") else None
 
 
 def _lies_between(module: Module, change: ast.expr, start: ast.expr, end: ast.expr) -> bool:
-    """Whether `change` can run after `start` was evaluated and before `end` is."""
-    if _precedes(start, change) and _precedes(change, end):
+    """Whether `change` can take effect after `start` was evaluated and before `end` is."""
+    if module.statement(change) is module.statement(start) or (_precedes(start, change) and _precedes(change, end)):
         return True
     loops = [a for a in module.ancestors(change) if isinstance(a, ast.For | ast.AsyncFor | ast.While)]
     return any(_is_within(module, end, loop) and not _is_within(module, start, loop) for loop in loops)

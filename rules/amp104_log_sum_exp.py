@@ -100,6 +100,13 @@ class LogSumExp(Rule):
 
             def everything(x):
                 return exp(x).sum().log()  # expect
+
+            def rebound(x):
+                x = exp(x)
+                return x.sum(0).log(), x  # expect
+
+            def in_place(x):
+                return x.exp_().sum(0).log() + x  # expect
             """,
             """
             from torch import exp, log, logaddexp, logsumexp
@@ -109,6 +116,13 @@ class LogSumExp(Rule):
 
             def everything(x):
                 return logsumexp(x.flatten(), dim=0)
+
+            def rebound(x):
+                x = exp(x)
+                return x.sum(0).log(), x
+
+            def in_place(x):
+                return x.exp_().sum(0).log() + x
             """,
         ),
         Example(
@@ -146,6 +160,10 @@ class LogSumExp(Rule):
         def with_indices(x):
             top, _ = torch.max(x, dim=-1, keepdim=True)
             return torch.log(torch.sum(torch.exp(x - top.detach()), -1)) + top.squeeze(-1)
+
+        def with_logits(x, y):
+            m = (-x).clamp(min=0)
+            return x - x * y + m + ((-m).exp() + (-x - m).exp()).log()
 
         def by_the_library(x):
             return torch.logsumexp(x, dim=1)
