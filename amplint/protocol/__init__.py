@@ -19,7 +19,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amplint.protocol import ownership, places
+from amplint.protocol import ownership, parameters, places
 from amplint.protocol.entries import Entry, entries
 from amplint.protocol.evaluate import Evaluator
 from amplint.protocol.events import Event, Kind, Path
@@ -73,6 +73,10 @@ class Protocol:
         """
         events = (event for path in self.paths(module) for event in path.events)
         return places.written(symbol, events, module, at)
+
+    def written_parameters(self, optimizer: Symbol, written: str, module: Module, at: ast.AST) -> str:
+        """How to write the parameters of an optimizer (written `written` there) at `at`: `model.parameters()`."""
+        return parameters.written_parameters(self.project, optimizer, written, module, at)
 
     def guard(self, backward: Event, event: Event) -> str | None:
         """The test, written for the place of `event`, under which its gradients are scaled; None: no test is needed.

@@ -60,7 +60,7 @@ def written(symbol: Symbol, events: Iterable[Event], module: Module, at: ast.AST
     here = module.function(at)
     candidates.sort(key=lambda found: (found[0] is not module, found[0].function(found[1]) is not here))
     for found_in, expression in candidates:
-        if _means_the_same(found_in, expression, module, at):
+        if means_the_same(found_in, expression, module, at):
             return found_in.source.segment(expression)
     return None
 
@@ -111,7 +111,7 @@ def guard(backward: Event, event: Event) -> str | None:
     return " and ".join(reversed(tests)) or None
 
 
-def _means_the_same(found_in: Module, expression: ast.expr, module: Module, at: ast.AST) -> bool:
+def means_the_same(found_in: Module, expression: ast.expr, module: Module, at: ast.AST) -> bool:
     """Whether an expression written elsewhere names the same object at `at`."""
     root: ast.expr = expression
     while isinstance(root, ast.Attribute | ast.Subscript):

@@ -94,8 +94,9 @@ class Recogniser:
             value = self.evaluator.symbol(subject, state, frame) if subject is not None else None
             return [Event(Kind.CHECK, call, module, subject=subject, value=value)]
         if name in HOOKS and any("clip" in text or "clamp" in text for text in self._texts_of_functions(call, module)):
-            optimizer = self.evaluator.symbol(receiver, state, frame) if receiver is not None else None
-            return [Event(Kind.HOOK, call, module, optimizer=optimizer)]
+            held = self.evaluator.symbol(receiver, state, frame) if receiver is not None else None
+            steps = held is not None and receiver is not None and self.roles.is_optimizer(held, receiver, module)
+            return [Event(Kind.HOOK, call, module, optimizer=held if steps else None, subject=receiver, value=held)]
         if name in REDUCTIONS and call.args:
             value = self.evaluator.symbol(call.args[0], state, frame)
             if _is_of_gradients(value):
