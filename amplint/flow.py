@@ -15,6 +15,7 @@ import enum
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
+from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 from amplint.tree import Module
@@ -170,6 +171,7 @@ class _Passes:
         self.names: dict[str, list[ast.Name]] = {}
         self.attributes: dict[tuple[str, str], list[ast.Attribute]] = {}
         self.stable: dict[tuple[ast.AST, str], bool] = {}
+        self.bound: dict[ast.AST, frozenset[str]] = {}
         for node in module.parents:
             if isinstance(node, ast.Name):
                 self.names.setdefault(node.id, []).append(node)
@@ -195,6 +197,13 @@ class _Passes:
             stored = any(isinstance(node.ctx, ast.Store) for node in nodes)
             self.memo[key] = _Pass(self, scope, name, list(nodes), attribute).run() if stored else {}
         return self.memo[key]
+
+    def bound_in(self, loop: ast.AST) -> frozenset[str]:
+        """The names that a loop binds."""
+        if loop not in self.bound:
+            stores = (n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
+            self.bound[loop] = frozenset(stores)
+        return self.bound[loop]
 
     def is_stable(self, scope: ast.AST, name: str) -> bool:
         """Whether `name` (or `self.x`) has one value throughout `scope`: bound at most once, and not in a loop."""
@@ -433,7 +442,9 @@ class _Pass:
 
     def _forget(self, states: States, loop: ast.AST) -> States:
         """Tests on names that the loop binds say nothing about its next turn."""
-        bound = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        if not any(states.values()):
+            return states
+        bound = self.passes.bound_in(loop)
         return {
             reaching: frozenset(f for f in facts if not bound & {n.partition(".")[0] for n in _names_in(f[0])})
             for reaching, facts in states.items()
@@ -490,7 +501,8 @@ def _plain(test: ast.expr) -> bool:
 _PURE = ("isinstance", "hasattr", "callable", "len", "getattr")
 
 
-def _names_in(expression: str) -> list[str]:
+@lru_cache(maxsize=4096)
+def _names_in(expression: str) -> tuple[str, ...]:
     """The names, and attributes of names, that a fact's expression reads."""
     names: list[str] = []
     for node in ast.walk(ast.parse(expression, mode="eval")):
@@ -498,7 +510,7 @@ def _names_in(expression: str) -> list[str]:
             names.append(f"{node.value.id}.{node.attr}")
         elif isinstance(node, ast.Name):
             names.append(node.id)
-    return names
+    return tuple(names)
 
 
 # -- helpers ---------------------------------------------------------------------------------------------------

@@ -258,7 +258,10 @@ class Values:
         if frame.function is None:
             return ()
         site = Site(self, frame.module, frame)
-        feasible = (e for e in calls.returned_expressions(frame.function) if conditions.feasible(site, e))
+        function = frame.function
+        key = ("returned expressions", function)
+        found = self.remember(key, lambda: tuple(calls.returned_expressions(function)), tuple)
+        feasible = (e for e in found if conditions.feasible(site, e))
         return merged(value for expression in feasible for value in site.of(expression))
 
     def _buffers(self, cls: Definition) -> dict[str, list[tuple[Module, ast.expr, Definition]]]:

@@ -9,9 +9,9 @@ from amplint.flow import definitions
 from amplint.project import Definition, Project
 from amplint.torch_ops import Kind
 from amplint.tree import Module
-from amplint.values.value import Frame, Value
+from amplint.values.value import Certainty, Frame, Value
 
-_DEPTH = 8
+_MAX_VALUES = 200
 _CALLS = 3
 """So many calls back it is asked whether all callers are under no_grad."""
 
@@ -113,17 +113,27 @@ def _is_no_grad(module: Module, switch: ast.expr) -> bool:
     return is_set and any(isinstance(a, ast.Constant) and a.value is False for a in arguments)
 
 
-def _is_tracked(value: Value, depth: int = _DEPTH) -> bool:
-    """Whether `value` can depend on something that requires a gradient."""
+def _is_tracked(value: Value) -> bool:
+    """Whether `value` can depend on something that requires a gradient, as far as so many values tell."""
+    pending, known = [value], {value}
+    while pending and len(known) < _MAX_VALUES:
+        current = pending.pop()
+        if _is_untracked(current):
+            continue
+        names = [name for name in current.arguments if name not in _NO_OPERANDS]
+        operands = [operand for name in names for operand in current.operand(name)]
+        if not current.is_tensor_op or not operands:
+            return True
+        pending += [operand for operand in operands if operand not in known]
+        known.update(operands)
+    return bool(pending)
+
+
+def _is_untracked(value: Value) -> bool:
+    """Whether no gradient comes out of a value whatever it is made of: numbers, new tensors, what is detached."""
     operation = value.operation
-    if value.op in ("constant", "python", "detach", "data") or (operation is not None and operation.result):
-        return False
-    if _is_made_under_no_grad(value):
-        return False
-    if operation is None or depth == 0 or not value.is_tensor_op:
+    if value.op in ("constant", "python", "detach", "data", "tuple") or value.dotted in ("size", "shape", "dim"):
         return True
-    if operation.kind is Kind.CREATE:
-        return False
-    names = [name for name in value.arguments if name not in _NO_OPERANDS]
-    operands = [operand for name in names for operand in value.operand(name)]
-    return not operands or any(_is_tracked(operand, depth - 1) for operand in operands)
+    if operation is not None and (operation.result or operation.kind is Kind.CREATE):
+        return True
+    return value.engine.is_tensor(value) is Certainty.NEVER or _is_made_under_no_grad(value)

@@ -168,8 +168,7 @@ class Regions:
         for site, call, value in self.casts():
             assert isinstance(call.func, ast.Attribute)
             dtype = modules.cast_of(site, call.func.attr, Given.of_call(site, call))
-            if dtype not in FLOATS or dtype is None:
-                continue
+            assert dtype is not None
             key: ast.AST = value.node
             if not isinstance(key, ast.Call):
                 if (
@@ -195,6 +194,8 @@ class Regions:
                 if func.attr in ("to", "type") and not any(_mentions_half(a) for a in _arguments(call)):
                     continue
                 site = Site(self.engine, module, self.engine.base(module, call))
+                if modules.cast_of(site, func.attr, Given.of_call(site, call)) not in FLOATS:
+                    continue
                 for value in site.of(func.value):
                     if value.op in ("instance", "module", "sequential", "modules"):
                         yield site, call, value
@@ -232,7 +233,7 @@ def _is_conditional(module: Module, call: ast.Call) -> bool:
 
 def _mentions_half(node: ast.expr) -> bool:
     return any(
-        (isinstance(n, ast.Attribute) and n.attr in ("float16", "half", "dtype"))
+        (isinstance(n, ast.Attribute) and (n.attr in ("float16", "half") or n.attr.endswith("_dtype")))
         or (isinstance(n, ast.Name) and ("dtype" in n.id or n.id in ("float16", "half")))
         for n in ast.walk(node)
     )
