@@ -117,7 +117,8 @@ class Rewrite:
         removed = self.unused()
         if any(_may_change(self.module, node, self.at, removed) for node in self._kept):
             raise UnmovableError("what a part reads may change")
-        if any(not is_effect_free(self.module, node) and not self._goes(node, removed) for node in self._kept):
+        calls = [node for node in self._kept if not is_effect_free(self.module, node)]
+        if len(calls) > len(set(calls)) or not all(self._goes(node, removed) for node in calls):
             raise UnmovableError("a call would be made twice")
         edits = [
             replace(self.module, node, text, parentheses=self._sheds_parentheses(node)) for node, text in self._replaced

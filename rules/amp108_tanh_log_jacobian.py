@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import ClassVar
 
 from amplint import patterns
@@ -126,6 +127,10 @@ class TanhLogJacobian(Rule):
 
                 def bounded(self, a):
                     return torch.log(torch.relu(1 - torch.tanh(a) ** 2) + 1e-6)  # expect
+
+                def shifted(self, x):
+                    y = torch.tanh(self.net(x))
+                    return torch.log(1 - y.pow(2) + self.eps), torch.log1p(-(y**2))  # expect
             """,
             """
             import math
@@ -144,6 +149,10 @@ class TanhLogJacobian(Rule):
 
                 def bounded(self, a):
                     return 2 * (math.log(2) - a - nn.functional.softplus(-2 * a))
+
+                def shifted(self, x):
+                    y = torch.tanh(self.net(x))
+                    return torch.log(1 - y.pow(2) + self.eps), torch.log1p(-(y**2))
             """,
         ),
     )
@@ -167,7 +176,7 @@ class TanhLogJacobian(Rule):
             return torch.log(1 + torch.tanh(x) ** 2) + torch.log(2 - torch.tanh(x) ** 2)
 
         def shrunk(x):
-            return torch.log(1 - 0.9 * torch.tanh(x) ** 2)
+            return torch.log(1 - 0.9 * torch.tanh(x) ** 2) + torch.log(1.1 - torch.tanh(x) ** 2 + 0.1)
         """,
         """
         import numpy as np
@@ -183,38 +192,62 @@ class TanhLogJacobian(Rule):
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
-        for log in context.values.operations(context.module, "log"):
+        for log in context.values.operations(context.module, "log", "log1p"):
             insides = context.values.peel(log.operand("input"), patterns.GUARDED)
-            tangents = [_tangent(context, peeled.core) for peeled in insides]
-            if not tangents or not all(tangents):
+            found = [_tanh_squared(context, log, peeled.core) for peeled in insides]
+            tangents = [tangent for tangent in found if tangent is not None]
+            if not tangents or len(tangents) < len(found):
                 continue
-            half = context.values.half(tangents[0][0]) in (Certainty.ALWAYS, Certainty.MAY)
+            half = context.values.half(tangents[0].tanh) in (Certainty.ALWAYS, Certainty.MAY)
             limit = "4.51 (float16)" if half else "9.01 (4.51 in float16)"
             message = f"tanh is exactly 1 above {limit}: this log is -inf there, or an epsilon caps it without gradient"
-            fix = _fix(context, log, insides[0], tangents[0][0]) if len(insides) == 1 else None
+            fix = _fix(context, log, insides[0], tangents[0]) if len(insides) == 1 else None
             yield self.finding(context, log.node, message, fix=fix)
 
 
-def _tangent(context: Context, value: Value) -> tuple[Value, ...]:
-    """The tanh in 1 - tanh(x)**2, possibly scaled or rectified; () for anything else."""
+@dataclass(frozen=True, slots=True)
+class _Tangent:
+    """The tanh in 1 - tanh(x)**2; `is_alone`: nothing scales the difference or is added to it."""
+
+    tanh: Value
+    is_alone: bool = True
+
+
+def _tanh_squared(context: Context, log: Value, value: Value) -> _Tangent | None:
+    if log.op == "log":
+        return _in_difference(context, value)
+    return _in_square(context, value.operand("input")) if value.op == "neg" else None
+
+
+def _in_difference(context: Context, value: Value) -> _Tangent | None:
+    """The tanh in `value`, if that is 1 - tanh(x)**2, perhaps rectified, scaled, or with something added."""
+    operands = (*value.operand("input"), *value.operand("other"))
     if value.op == "relu":
-        inner = value.operand("input")
-        return _tangent(context, inner[0]) if len(inner) == 1 else ()
-    if value.op == "mul":
-        factors = (*value.operand("input"), *value.operand("other"))
-        return next((found for factor in factors if (found := _tangent(context, factor))), ())
-    squares = patterns.one_minus(value)
+        return _in_difference(context, operands[0]) if len(operands) == 1 else None
+    if value.op == "mul" or (value.op == "add" and _may_add_epsilon(context, operands)):
+        found = next((tangent for factor in operands if (tangent := _in_difference(context, factor))), None)
+        return None if found is None else _Tangent(found.tanh, is_alone=False)
+    return _in_square(context, patterns.one_minus(value))
+
+
+def _in_square(context: Context, squares: tuple[Value, ...]) -> _Tangent | None:
     bases = [base for square in squares for base in patterns.squared(context.values, square)]
-    tangents = tuple(inner for base in bases for inner in patterns.bare(base))
-    return tangents if squares and patterns.every(tangents, lambda t: t.op == "tanh") else ()
+    tangents = [inner for base in bases for inner in patterns.bare(base)]
+    return _Tangent(tangents[0]) if patterns.every(tangents, lambda value: value.op == "tanh") else None
 
 
-def _fix(context: Context, log: Value, inside: Peeled, tangent: Value) -> Fix | None:
-    if inside.core.op == "mul" or not patterns.is_only_guarded(inside):
+def _may_add_epsilon(context: Context, operands: tuple[Value, ...]) -> bool:
+    """Whether one operand may be an epsilon whose number is not known: `+ self.eps`."""
+    others = [value for value in operands if context.values.is_tensor(value) is not Certainty.ALWAYS]
+    return bool(others) and all(value.as_number() is None for value in others)
+
+
+def _fix(context: Context, log: Value, inside: Peeled, tangent: _Tangent) -> Fix | None:
+    if not tangent.is_alone or not patterns.is_only_guarded(inside):
         return None
     rewrite = Rewrite(context, log.node)
     try:
-        x = patterns.part(tangent)
+        x = patterns.part(tangent.tanh)
         term, factor = rewrite.text(x, Precedence.TERM), rewrite.text(x, Precedence.UNARY)
         log_2 = rewrite.call("math.log", "2")
         softplus = rewrite.call("torch.nn.functional.softplus", f"-2 * {factor}")
