@@ -61,6 +61,10 @@ class ArccosOfCosine(Rule):
                 a, b = F.normalize(a, dim=-1), F.normalize(b, dim=-1)
                 return (a * b).sum(-1).clamp(-1.0, 1.0).arccos()  # expect
 
+            def pairs(a, b):
+                a, b = a / a.norm(dim=1, keepdim=True), F.normalize(b, dim=1)
+                return torch.acos(torch.einsum("nd,md->nm", a, b))  # expect
+
             def elevation(y, eps=1e-8):
                 return torch.asin(y.clamp(-1 + eps, 1 - eps))  # expect
             """,
@@ -101,10 +105,14 @@ class ArccosOfCosine(Rule):
 
         import numpy as np
         import torch
+        import torch.nn.functional as F
 
         def slerp(a, b, t):
             omega = np.arccos(np.clip(np.dot(a, b), -1, 1))
             return np.sin((1 - t) * omega) * a + math.acos(0.3) * b
+
+        def one_unit_vector(x, y):
+            return torch.acos(torch.einsum("nd,md->nm", F.normalize(x), y))
 
         def any_angle(x):
             return torch.acos(x), torch.asin(x / 2)

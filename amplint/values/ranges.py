@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Callable
 from math import inf
@@ -239,10 +240,23 @@ def _probability_product(value: Value) -> Interval:
 
 def _is_cosine(value: Value) -> bool:
     """Whether a product of matrices is one of normalized vectors."""
+    if value.op == "einsum":
+        return _is_einsum_cosine(value)
     names = [n for n in ("input", "other", "mat2", "weight", "vec", "tensor", "operands") if value.arguments.get(n)]
-    if value.op == "einsum" or len(names) < 2:
+    return len(names) >= 2 and all(all(is_unit(v) for v in value.operand(name)) for name in names[:2])
+
+
+def _is_einsum_cosine(value: Value) -> bool:
+    """Whether it contracts one dimension of two tensors of normalized vectors: `einsum("nd,md->nm", a, b)`."""
+    equations = [v.constant for v in value.operand("equation")]
+    operands = value.node.args[1:] if isinstance(value.node, ast.Call) else []
+    if len(equations) != 1 or not isinstance(equations[0], str) or len(operands) != 2:
         return False
-    return all(all(is_unit(v) for v in value.operand(name)) for name in names[:2])
+    inputs, _, output = equations[0].replace(" ", "").partition("->")
+    left, _, right = inputs.partition(",")
+    is_single = len((set(left) & set(right)) - set(output)) == 1
+    alternatives = [value.engine.of(value.module, operand, value.frame) for operand in operands]
+    return is_single and all(is_unit(v) for values in alternatives for v in values)
 
 
 def _is_unit_product(value: Value) -> bool:
