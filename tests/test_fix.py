@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -201,23 +202,26 @@ def test_the_target_of_a_link_is_written(script: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX users")
-def test_a_read_only_file_is_left_alone(script: Path) -> None:
+def test_a_read_only_file_is_left_alone() -> None:
     """Although its folder would let it be replaced. The superuser may write everything, so a child gives that up."""
-    script.chmod(0o444)
-    script.parent.chmod(0o777)
-    original = read(script)
-    child = os.fork()
-    if child == 0:
-        if os.geteuid() == 0:
-            os.setuid(65534)
-        try:
-            write(original, original.edited([Edit(0, 1, "y")]))
-        except PermissionError:
-            os._exit(7)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    assert read(script).text == original.text
-    assert os.listdir(script.parent) == [script.name]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path = Path(folder) / "train.py"
+        path.write_text("x = 1\n")
+        path.chmod(0o444)
+        original = read(path)
+        child = os.fork()
+        if child == 0:
+            if os.geteuid() == 0:
+                os.setuid(65534)
+            try:
+                write(original, original.edited([Edit(0, 1, "y")]))
+            except PermissionError as error:
+                os._exit(7 if "read-only" in str(error) else 8)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert path.read_text() == "x = 1\n"
+        assert os.listdir(folder) == [path.name]
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="needs POSIX limits")
