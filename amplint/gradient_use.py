@@ -146,12 +146,13 @@ def sees_size(module: Module, gradient: ast.expr) -> bool:
 
 
 class _Followed:
-    """One gradient on its way through its function. `derived` are the nodes that hold gradients so far."""
+    """One gradient on its way through its function. `names` are the locals that hold it or its size."""
 
     def __init__(self, module: Module, gradient: ast.expr) -> None:
         self.module = module
         self.function = module.function(gradient) or module.tree
         self.names: set[str] = set()
+        self.followed: set[ast.expr] = set()
 
     def sees_size(self, node: ast.expr, locals_left: int) -> bool:
         """Whether the size of the gradient that `node` holds is used."""
@@ -204,7 +205,7 @@ class _Followed:
 
     def _of_argument(self, node: ast.expr, call: ast.Call, locals_left: int) -> bool:
         name = _last_name(call.func)
-        if name in _LOGGING and not _is_torch(self.module, call):
+        if _is_logging(self.module, call):
             return True
         if name in ("append", "extend") and isinstance(call.func, ast.Attribute):
             return self._of_names([call.func.value], locals_left, sized=False)
@@ -246,6 +247,8 @@ class _Followed:
                 return self._sized(parent, locals_left)
             case ast.Compare():
                 return self._of_comparison(parent)
+            case ast.Call() if _is_logging(self.module, parent):
+                return True
             case ast.Expr():
                 return False
             case ast.Call() if _last_name(parent.func) in ("isfinite", "isnan", "isinf"):
@@ -274,10 +277,12 @@ class _Followed:
         names = {n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name)}
         if any(not isinstance(target, ast.Name | ast.Tuple) for target in targets):
             return sized  # an attribute or an item: somebody may look at it
-        fresh = names - self.names
+        if targets[0] in self.followed:
+            return False
+        self.followed.update(targets)
         self.names |= names
         follow = self._sized if sized else self.sees_size
-        return any(follow(use, locals_left - 1) for use in self._reads(fresh, targets))
+        return any(follow(use, locals_left - 1) for use in self._reads(names, targets))
 
     def _reads(self, names: set[str], targets: list[ast.expr]) -> Iterator[ast.Name]:
         """The reads of names that what was stored in `targets` can reach."""
@@ -319,6 +324,11 @@ def _last_name(function: ast.expr) -> str:
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
+
+
+def _is_logging(module: Module, call: ast.Call) -> bool:
+    is_mathematical = any(name.startswith(("torch.", "math.", "numpy.")) for name in module.names(call.func))
+    return _last_name(call.func) in _LOGGING and not is_mathematical
 
 
 def _is_torch(module: Module, call: ast.Call) -> bool:

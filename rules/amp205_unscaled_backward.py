@@ -266,6 +266,18 @@ class UnscaledBackward(Rule):
         """
         import torch
 
+        def smoke_test(model, x, optimizer):
+            model(x).sum().backward()
+            scaler = torch.amp.GradScaler("cuda")
+            for _ in range(10):
+                scaler.scale(model(x).mean()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+        """,
+        """
+        import torch
+
         def dry_run(model, loader, optimizer):
             for x in loader:
                 model(x).mean().backward()
@@ -296,6 +308,8 @@ def _unscaled_backwards(path: Path) -> Iterator[Fault]:
         if event.kind is Kind.BACKWARD:
             if event.scaler is None and not event.framework and not _mentions_scaler(event):
                 pending[event] = set()
+        elif event.kind is Kind.SCALER:
+            pending.clear()
         elif event.kind is Kind.ZERO:
             if event.optimizer is None:
                 pending.clear()

@@ -190,6 +190,55 @@ class GradUsedWhileScaled(Rule):
                     optimizer.zero_grad()
             """,
         ),
+        Example(
+            """
+            import torch
+
+            def accumulate(model, loader, optimizer, every, log):
+                scaler = torch.amp.GradScaler("cuda")
+                for i, x in enumerate(loader):
+                    scaler.scale(model(x).mean() / every).backward()
+                    log(max(p.grad.abs().max().item() for p in model.parameters()))  # expect
+                    if (i + 1) % every == 0:
+                        scaler.step(optimizer)
+                        scaler.update()
+                        optimizer.zero_grad()
+            """,
+        ),
+        Example(
+            """
+            import torch
+
+            def logged_too_early(model, loader, optimizer, board):
+                scaler = torch.amp.GradScaler("cuda")
+                for i, x in enumerate(loader):
+                    optimizer.zero_grad()
+                    scaler.scale(model(x).mean()).backward()
+                    if i % 100 == 0:
+                        for name, p in model.named_parameters():
+                            board.add_histogram(name, p.grad, i)  # expect
+                    scaler.unscale_(optimizer)
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    scaler.step(optimizer)
+                    scaler.update()
+            """,
+            """
+            import torch
+
+            def logged_too_early(model, loader, optimizer, board):
+                scaler = torch.amp.GradScaler("cuda")
+                for i, x in enumerate(loader):
+                    optimizer.zero_grad()
+                    scaler.scale(model(x).mean()).backward()
+                    scaler.unscale_(optimizer)
+                    if i % 100 == 0:
+                        for name, p in model.named_parameters():
+                            board.add_histogram(name, p.grad, i)
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    scaler.step(optimizer)
+                    scaler.update()
+            """,
+        ),
     )
     VALID: ClassVar = (
         """
@@ -288,6 +337,22 @@ class GradUsedWhileScaled(Rule):
                 log(model.head.weight.grad.norm())
                 optimizer.step()
         """,
+        """
+        import torch
+
+        def without_scaler(model, x, optimizer, board):
+            model(x).mean().backward()
+            for name, p in model.named_parameters():
+                board.add_histogram(name, p.grad)
+            optimizer.step()
+
+        def disabled(model, x, optimizer, board):
+            scaler = torch.amp.GradScaler("cuda", enabled=False)
+            scaler.scale(model(x).mean()).backward()
+            for name, p in model.named_parameters():
+                board.add_histogram(name, p.grad)
+            scaler.step(optimizer)
+        """,
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
@@ -367,12 +432,14 @@ def _what_follows(context: Context, fault: Fault) -> tuple[list[Event], list[Eve
     steps: dict[Symbol | None, Event] = {}
     unscalings: dict[ast.AST, Event] = {}
     for path, event in scaling.events_of(context, fault.event.kind):
-        if event.node is not fault.event.node:
+        last = next((e for e in reversed(path.before(event)) if e.kind is Kind.BACKWARD), None)
+        if event.node is not fault.event.node or last is None or not last.scaled:
             continue
         owners = context.protocol.owners(path, event)
+        is_stepped = False
         for later in path.after(event):
             if later.kind is Kind.BACKWARD:
-                if not steps:
+                if not is_stepped:
                     return [], []
                 break
             if not scaling.is_scaling(later) or (owners is not None and later.optimizer not in owners):
@@ -380,6 +447,7 @@ def _what_follows(context: Context, fault: Fault) -> tuple[list[Event], list[Eve
             if later.kind is Kind.UNSCALE:
                 unscalings[later.node] = later
             elif later.kind is Kind.STEP:
+                is_stepped = True
                 steps.setdefault(later.optimizer, later)
     return list(steps.values()), list(unscalings.values())
 

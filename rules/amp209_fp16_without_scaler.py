@@ -12,6 +12,7 @@ from amplint.context import Context
 from amplint.edit import add_import, argument, insert_after, insert_before, replace
 from amplint.loss_regions import forward_regions
 from amplint.protocol import Event, Kind, Path
+from amplint.protocol.roles import last_name
 from amplint.rule import Edit, Example, Finding, Fix, Rule, Safety, Severity
 from amplint.scaling import Fault
 from amplint.tree import Function, Module
@@ -253,6 +254,22 @@ class Float16WithoutScaler(Rule):
                 loss.backward()
                 optimizer.zero_grad()
 
+        def memory_check(model, batches, optimizer):
+            for x in batches:
+                with torch.autocast("cuda"):
+                    loss = model(x).mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        def then_scaled(model, batches, optimizer, scaler: torch.amp.GradScaler):
+            for x in batches:
+                with torch.autocast("cuda"):
+                    loss = model(x).mean()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+
         def features_only(encoder, head, loader, optimizer):
             for x, y in loader:
                 with torch.no_grad(), torch.autocast("cuda"):
@@ -291,11 +308,10 @@ def _plain_steps(path: Path) -> Iterator[Fault]:
 
 
 def _is_scaled_somewhere(context: Context, backward: Event, step: Event) -> bool:
-    """Whether a scaler serves the function, or the optimizer, on any path: then this is the branch that needs none."""
-    function, optimizer = scaling.function_of(backward), step.optimizer
+    """Whether a scaler serves the function, or an optimizer of that name: then this is a branch or dry run without."""
+    function, name = scaling.function_of(backward), last_name(step.subject)
     return any(
-        event.scaler is not None
-        and (scaling.function_of(event) is function or (optimizer is not None and event.optimizer == optimizer))
+        event.scaler is not None and (scaling.function_of(event) is function or last_name(event.subject) == name)
         for path in context.protocol.paths(context.module)
         for event in path.events
     )
