@@ -146,3 +146,9 @@ def constructor(context: Context, optimizer: Symbol | None) -> Definition | None
         if symbol.kind in ("new", "made") and isinstance(symbol.parts[0], ast.Call) and symbol.module:
             return Definition(symbol.module, symbol.parts[0])
     return None
+
+
+def called(call: ast.Call) -> str:
+    """The last part of the name that is called: `clip_grad_norm_`."""
+    func = call.func
+    return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""

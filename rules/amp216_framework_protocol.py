@@ -1,0 +1,391 @@
+"""AMP216: torch's own backward, clip or scaler in place of the framework's."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import ClassVar
+
+from amplint import frameworks, scaling
+from amplint.context import Context
+from amplint.edit import argument, nest, replace, segment
+from amplint.protocol import Event, Kind, Path
+from amplint.rule import Edit, Example, Finding, Fix, Rule, Safety, Severity
+from amplint.scaling import Fault
+from amplint.tree import Module
+
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_")
+_REASONS = {
+    "accelerate": "Accelerate unscales in its own clip_grad_norm_ only: this clips gradients still scaled by 65536",
+    "fabric": "Fabric unscales in its own clip_gradients only: this clips gradients still scaled by 65536",
+    "lightning": "Lightning unscales inside optimizer.step(): this clips gradients still scaled by 65536; clip in "
+    "on_before_optimizer_step",
+    "deepspeed": "DeepSpeed unscales inside engine.step(): this clips gradients still scaled; use gradient_clipping",
+    "mmengine": "AmpOptimWrapper unscales inside step(): this clips gradients still scaled; use its clip_grad",
+}
+_NATIVE = {
+    "accelerate": "Accelerate",
+    "fabric": "Fabric",
+    "lightning": "Lightning",
+    "deepspeed": "DeepSpeed",
+    "mmengine": "AmpOptimWrapper",
+}
+
+
+class FrameworkProtocol(Rule):
+    """torch's own backward, clip or GradScaler in place of the framework's, in float16.
+
+    ## What it does
+    Under Accelerate, Fabric, Lightning's manual optimization, DeepSpeed and MMEngine with float16, reports
+    `loss.backward()`, torch's `clip_grad_norm_` / `clip_grad_value_`, Lightning's `self.clip_gradients`, and a
+    hand-made GradScaler beside the framework's.
+
+    ## Why
+    These frameworks own the GradScaler. A loss that goes backward without them is not scaled, while the step divides
+    the gradients by the scale all the same: they become 65536 times too small. A clip that is not theirs sees gradients
+    that are still scaled, so that a limit of 1.0 is one of 1/65536. Two scalers unscale twice.
+
+    ## Example
+    ```python
+    accelerator.backward(loss)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    ```
+    Use instead:
+    ```python
+    accelerator.backward(loss)
+    accelerator.clip_grad_norm_(model.parameters(), 1.0)
+    ```
+
+    ## Fix
+    Safe where one call replaces it: `accelerator.backward`, `fabric.backward`, `self.manual_backward`,
+    `engine.backward`; `accelerator.clip_grad_norm_`, under `if accelerator.sync_gradients:` inside
+    `accelerator.accumulate`; `fabric.clip_gradients(..., error_if_nonfinite=False)`. None for clips in Lightning's
+    manual optimization, and for a hand-made scaler.
+
+    ## References
+    - [Accelerate: gradient clipping](https://huggingface.co/docs/accelerate/package_reference/accelerator#accelerate.Accelerator.clip_grad_norm_)
+    - [Fabric.clip_gradients](https://lightning.ai/docs/fabric/stable/api/fabric_methods.html#clip-gradients)
+    - [Lightning: manual optimization](https://lightning.ai/docs/pytorch/stable/model/manual_optimization.html)
+    """
+
+    code = "AMP216"
+    name = "framework-protocol"
+    severity = Severity.ERROR
+    summary = "torch's own backward, clip or scaler in place of the framework's"
+    triggers = tuple(
+        (framework, word)
+        for framework in (b"ccelerat", b"abric", b"ightning", b"deepspeed", b"mmengine")
+        for word in (b"backward(", b"clip_grad", b"GradScaler")
+    )
+    fixable = "safe"
+    INVALID: ClassVar = (
+        Example(
+            """
+            import torch
+            from accelerate import Accelerator
+
+            def train(model, loader):
+                accelerator = Accelerator(mixed_precision="fp16", gradient_accumulation_steps=4)
+                opt = torch.optim.SGD(model.parameters(), lr=0.1)
+                model, opt, loader = accelerator.prepare(model, opt, loader)
+                for x in loader:
+                    with accelerator.accumulate(model):
+                        loss = model(x).mean()
+                        accelerator.backward(loss)
+                        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect
+                        opt.step()
+                        opt.zero_grad()
+            """,
+            """
+            import torch
+            from accelerate import Accelerator
+
+            def train(model, loader):
+                accelerator = Accelerator(mixed_precision="fp16", gradient_accumulation_steps=4)
+                opt = torch.optim.SGD(model.parameters(), lr=0.1)
+                model, opt, loader = accelerator.prepare(model, opt, loader)
+                for x in loader:
+                    with accelerator.accumulate(model):
+                        loss = model(x).mean()
+                        accelerator.backward(loss)
+                        if accelerator.sync_gradients:
+                            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                        opt.step()
+                        opt.zero_grad()
+            """,
+        ),
+        Example(
+            """
+            import torch
+            from lightning.fabric import Fabric
+            from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+            def train(net, data, by_value):
+                fabric = Fabric(precision="16-mixed")
+                opt = torch.optim.SGD(net.parameters(), lr=0.1)
+                net, opt = fabric.setup(net, opt)
+                for x in data:
+                    loss = net(x).mean()
+                    loss.backward()  # expect
+                    opt.step()
+                    fabric.backward(net(x).sum())
+                    if by_value:
+                        clip_grad_value_(net.parameters(), 0.5)  # expect
+                    else:
+                        clip_grad_norm_(net.parameters(), 1.0)  # expect
+                    opt.step()
+            """,
+            """
+            import torch
+            from lightning.fabric import Fabric
+            from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+            def train(net, data, by_value):
+                fabric = Fabric(precision="16-mixed")
+                opt = torch.optim.SGD(net.parameters(), lr=0.1)
+                net, opt = fabric.setup(net, opt)
+                for x in data:
+                    loss = net(x).mean()
+                    fabric.backward(loss)
+                    opt.step()
+                    fabric.backward(net(x).sum())
+                    if by_value:
+                        fabric.clip_gradients(net, opt, clip_val=0.5)
+                    else:
+                        fabric.clip_gradients(net, opt, max_norm=1.0, error_if_nonfinite=False)
+                    opt.step()
+            """,
+        ),
+        Example(
+            """
+            import lightning as L
+            import torch
+
+            class Net(L.LightningModule):
+                def __init__(self):
+                    super().__init__()
+                    self.automatic_optimization = False
+                    self.layer = torch.nn.Linear(4, 1)
+
+                def training_step(self, batch, index):
+                    opt = self.optimizers()
+                    opt.zero_grad()
+                    loss = self.layer(batch).mean()
+                    self.manual_backward(loss)
+                    self.clip_gradients(opt, gradient_clip_val=1.0)  # expect
+                    opt.step()
+
+            L.Trainer(precision="16-mixed").fit(Net())
+            """
+        ),
+        Example(
+            """
+            import torch
+            from accelerate import Accelerator
+
+            def train(model, loader):
+                accelerator = Accelerator(mixed_precision="fp16")
+                scaler = torch.amp.GradScaler("cuda")  # expect
+                opt = torch.optim.SGD(model.parameters(), lr=0.1)
+                model, opt, loader = accelerator.prepare(model, opt, loader)
+                for x in loader:
+                    scaler.scale(model(x).mean()).backward()
+                    scaler.step(opt)
+                    scaler.update()
+            """
+        ),
+    )
+    VALID: ClassVar = (
+        """
+        import torch
+        from accelerate import Accelerator
+
+        def train(model, loader):
+            accelerator = Accelerator(mixed_precision="fp16")
+            opt = torch.optim.SGD(model.parameters(), lr=0.1)
+            model, opt, loader = accelerator.prepare(model, opt, loader)
+            for x in loader:
+                accelerator.backward(model(x).mean())
+                accelerator.unscale_gradients()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                opt.step()
+        """,
+        """
+        import torch
+        from accelerate import Accelerator
+
+        def train(model, loader):
+            accelerator = Accelerator(mixed_precision="bf16")
+            opt = torch.optim.SGD(model.parameters(), lr=0.1)
+            model, opt, loader = accelerator.prepare(model, opt, loader)
+            for x in loader:
+                accelerator.backward(model(x).mean())
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                opt.step()
+        """,
+        """
+        import torch
+        from accelerate import Accelerator
+
+        def plain(model, loader):
+            opt = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x in loader:
+                model(x).mean().backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                opt.step()
+
+        def prepared(model, loader):
+            accelerator = Accelerator(mixed_precision="fp16")
+            opt = torch.optim.SGD(model.parameters(), lr=0.1)
+            model, opt, loader = accelerator.prepare(model, opt, loader)
+            for x in loader:
+                accelerator.backward(model(x).mean())
+                opt.step()
+        """,
+        """
+        import lightning as L
+        import torch
+
+        class Net(L.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.automatic_optimization = False
+                self.layer = torch.nn.Linear(4, 1)
+
+            def training_step(self, batch, index):
+                opt = self.optimizers()
+                opt.zero_grad()
+                self.manual_backward(self.layer(batch).mean())
+                torch.nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+                opt.step()
+
+        L.Trainer(precision="bf16-mixed").fit(Net())
+        """,
+    )
+
+    def check(self, context: Context) -> Iterator[Finding]:
+        scalers = list(frameworks.scalers_beside(context))
+        for scaler in scalers:
+            message = f"{_NATIVE[scaler.framework]} has a GradScaler of its own: with two, gradients are unscaled twice"
+            yield self.finding(context, scaler.constructor, message)
+        if scalers:
+            return
+        for fault in scaling.once(context, lambda path: _foreign_clips(context, path)):
+            yield self._clip(context, fault)
+        for fault in scaling.once(context, lambda path: _plain_backwards(context, path)):
+            owner = frameworks.owner_of_step(context, fault.causes[0])
+            assert owner is not None
+            message = f"{_NATIVE[owner.framework]} scales the loss in its own backward only: this one is not scaled"
+            yield self.finding(context, fault.node, message, fix=_backward_fix(context, fault, owner))
+
+    def _clip(self, context: Context, fault: Fault) -> Finding:
+        backward = fault.causes[0]
+        certain = frameworks.is_float16(context, backward)
+        message = _REASONS[backward.framework]
+        if not certain:
+            message = f"if the precision is float16: {message}"
+        severity = None if certain else Severity.WARNING
+        fix = _clip_fix(context, fault)
+        return self.finding(context, fault.node, message, severity=severity, fix=fix, related=fault.related(context))
+
+
+def _foreign_clips(context: Context, path: Path) -> Iterator[Fault]:
+    """The clips between a framework's backward and the step that are not the framework's own."""
+    backward: Event | None = None
+    for event in path.events:
+        if event.kind is Kind.BACKWARD:
+            is_half = event.framework in _REASONS and frameworks.is_float16(context, event) is not False
+            backward = event if is_half else None
+        elif event.kind in (Kind.UNSCALE, Kind.STEP):
+            backward = None
+        elif event.kind is Kind.CLIP and backward is not None and event.framework in ("", "lightning"):
+            yield Fault(path, event, (backward,))
+
+
+def _plain_backwards(context: Context, path: Path) -> Iterator[Fault]:
+    """The plain backward passes whose step belongs to a framework that scales."""
+    backward: Event | None = None
+    for event in path.events:
+        if event.kind is Kind.BACKWARD:
+            backward = event if event.scaler is None and not event.framework else None
+        elif event.kind is Kind.STEP and (event.scaler is None or event.framework):
+            if backward is not None and frameworks.owner_of_step(context, event):
+                yield Fault(path, backward, (event,))
+            backward = None
+
+
+def _backward_fix(context: Context, fault: Fault, owner: frameworks.Owner) -> Fix | None:
+    module, call = context.module, fault.node
+    if owner.text is None or not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return None
+    if call.args or call.keywords:
+        return None
+    loss = segment(module, call.func.value)
+    method = "manual_backward" if owner.framework == "lightning" else "backward"
+    return Fix(
+        "Go backward through the framework", Safety.SAFE, (replace(module, call, f"{owner.text}.{method}({loss})"),)
+    )
+
+
+def _clip_fix(context: Context, fault: Fault) -> Fix | None:
+    backward, call = fault.causes[0], fault.node
+    owner = frameworks.written(context, backward, call)
+    if owner is None or not isinstance(call, ast.Call):
+        return None
+    name = scaling.called(call)
+    if name not in _CLIPS:
+        return None
+    if backward.framework == "accelerate":
+        edits = _accelerate_edits(context.module, call, owner, name)
+    elif backward.framework == "fabric":
+        edits = _fabric_edits(context, fault, call, owner, name)
+    else:
+        edits = ()
+    return Fix("Clip through the framework, which unscales first", Safety.SAFE, edits) if edits else None
+
+
+def _accelerate_edits(module: Module, call: ast.Call, owner: str, name: str) -> tuple[Edit, ...]:
+    replaced = replace(module, call.func, f"{owner}.{name}")
+    statement = module.statement(call)
+    if not _accumulates(module, call) or "sync_gradients" in _tests(module, call):
+        return (replaced,)
+    if not isinstance(statement, ast.Expr):
+        return (replaced,)
+    return (replaced, *nest(module, [statement], f"if {owner}.sync_gradients:"))
+
+
+def _fabric_edits(context: Context, fault: Fault, call: ast.Call, owner: str, name: str) -> tuple[Edit, ...]:
+    module = context.module
+    parameters = argument(call, "parameters", 0)
+    limit = argument(call, "max_norm" if name == "clip_grad_norm_" else "clip_value", 1)
+    step = next((e for e in fault.path.after(fault.event) if e.kind is Kind.STEP), None)
+    model = _model_of(parameters)
+    if model is None or limit is None or step is None or not isinstance(step.subject, ast.Name | ast.Attribute):
+        return ()
+    if step.module is not module or len(call.args) + len(call.keywords) > 2:
+        return ()
+    given = f"max_norm={segment(module, limit)}, error_if_nonfinite=False"
+    if name == "clip_grad_value_":
+        given = f"clip_val={segment(module, limit)}"
+    text = f"{owner}.clip_gradients({segment(module, model)}, {segment(module, step.subject)}, {given})"
+    return (replace(module, call, text),)
+
+
+def _model_of(parameters: ast.expr | None) -> ast.expr | None:
+    """`model` of `model.parameters()`."""
+    if isinstance(parameters, ast.Call) and isinstance(parameters.func, ast.Attribute):
+        return parameters.func.value if parameters.func.attr == "parameters" else None
+    return None
+
+
+def _accumulates(module: Module, node: ast.AST) -> bool:
+    """Whether the node stands in a `with accelerator.accumulate(...)`."""
+    return any(
+        isinstance(ancestor, ast.With)
+        and any(".accumulate(" in ast.unparse(item.context_expr) for item in ancestor.items)
+        for ancestor in module.ancestors(node)
+    )
+
+
+def _tests(module: Module, node: ast.AST) -> str:
+    return " ".join(ast.unparse(a.test) for a in module.ancestors(node) if isinstance(a, ast.If))
