@@ -66,7 +66,7 @@ def explained(region: Region, frame: Frame) -> tuple[Related, ...]:
 def verdicts(context: Context, grade: Grade, *operations: str) -> Iterator[tuple[Value, Verdict]]:
     """The operations of the file that fail in one of the known ways to reach them, once for each place."""
     done: set[ast.AST] = set()
-    for value in context.values.operations(context.module, *operations):
+    for value in context.values.operations(context.module, *operations, half=True):
         if value.node not in done and (verdict := judge(context, value, grade)):
             done.add(value.node)
             yield value, verdict

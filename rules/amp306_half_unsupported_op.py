@@ -214,6 +214,12 @@ class HalfUnsupportedOp(Rule):
             with torch.autocast("cuda", dtype=torch.float16):
                 return torch.stft(wave, 1000, window=window, return_complex=True)
 
+        def vocoder(upsample: torch.nn.ConvTranspose1d, mel, window, n_fft):
+            with torch.autocast("cuda", dtype=torch.float16):
+                wave = upsample(mel).squeeze(1)
+                a = torch.stft(wave, 1024, window=window, return_complex=True)
+                return a, torch.stft(wave, n_fft, window=window, return_complex=True)
+
         def solve(a, b):
             return torch.linalg.solve(a, b), np.linalg.inv(np.eye(3))
         """,
@@ -257,8 +263,10 @@ def _tensors(seen: Value) -> list[str]:
 
 
 def _is_power_of_two(seen: Value) -> bool:
-    """Whether an FFT has a size that cuFFT takes in float16."""
+    """Whether an FFT has a size that cuFFT takes in float16; that of an STFT is a power of two unless it is known."""
     sizes = [seen.number(name) for name in _LENGTHS if name in seen.arguments]
+    if seen.op in ("stft", "istft") and None in sizes:
+        return True
     return any(size is not None and size > 0 and int(size) & (int(size) - 1) == 0 for size in sizes)
 
 

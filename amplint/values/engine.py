@@ -66,13 +66,16 @@ class Values:
             return argument.values
         return self.of(argument.module, argument.node, argument.frame)
 
-    def operations(self, module: Module, *names: str) -> Iterator[Value]:
+    def operations(self, module: Module, *names: str, half: bool = False) -> Iterator[Value]:
         """The expressions of a file that are one of these operations, in any spelling, in source order.
 
         An expression that is one of them only in some of its alternatives is yielded for those.
+        `half`: only those which half precision may reach (far fewer, so much faster).
         """
         wanted = frozenset(names)
         for node in self._candidates(module, wanted):
+            if half and not self.frame_index.reaches(module, node):
+                continue
             for value in self._operation(module, node):
                 if value.op in wanted and value.node is node and value.module is module:
                     yield value

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 _MAX_FRAMES = 4000
 _MAX_PER_FUNCTION = 8
+_MAX_RETURNING = 400
+"""So many functions are asked whether they return float16."""
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 _LIGHTNING = ("pytorch_lightning", "lightning", "lightning_fabric")
 
@@ -42,6 +45,36 @@ class Frames:
         """The frames, known to be in half precision or to be handed some, of the function around `node`."""
         function = self.engine.base(module, node).function
         return tuple(self._frames().get(function, ())) if function is not None else ()
+
+    def reaches(self, module: Module, node: ast.AST) -> bool:
+        """Whether half precision may reach the code at `node`: a frame does, or its function switches it on itself."""
+        around = [a for a in (node, *module.ancestors(node)) if isinstance(a, _FUNCTIONS)] or [module.tree]
+        return not self._reached().isdisjoint(around)
+
+    def _reached(self) -> frozenset[ast.AST]:
+        return self.engine.remember("reached", lambda: self._find_reached(), frozenset)
+
+    def _find_reached(self) -> frozenset[ast.AST]:
+        return frozenset({*self._frames(), *(function for _, function in self._switching())})
+
+    def _switching(self) -> tuple[tuple[Module, ast.AST], ...]:
+        """The functions that may switch half precision on, and those that call them and get float16 back."""
+        return self.engine.remember("switching", lambda: tuple(dict.fromkeys(self._find_switching())), tuple)
+
+    def _find_switching(self) -> Iterator[tuple[Module, ast.AST]]:
+        found = [
+            (module, function)
+            for module in self.engine.project.modules_with(*switches.WORDS)
+            for function in switches.roots(module)
+        ]
+        yield from found
+        for module, function in found[:_MAX_RETURNING]:
+            if isinstance(function, _FUNCTIONS) and self._returns_half(module, function):
+                for site in self.engine.project.callers(Definition(module, function)):
+                    yield site.module, self.engine.base(site.module, site.call).function or site.module.tree
+
+    def _returns_half(self, module: Module, function: ast.AST) -> bool:
+        return any(value.may_be_half for value in self.engine.returned(self.engine.base(module, function)))
 
     def _frames(self) -> dict[ast.AST, list[Frame]]:
         return self.engine.remember("frames", lambda: self._follow(), dict)
@@ -99,9 +132,8 @@ class Frames:
     def _roots(self) -> Iterator[Frame]:
         """The frames from which half precision spreads."""
         switching = list(self.engine.project.modules_with(*switches.WORDS))
-        for module in switching:
-            for function in switches.roots(module):
-                yield self.engine.base(module, function)
+        for module, function in self._switching():
+            yield self.engine.base(module, function)
         for _, _, value in self.engine.regions.casts():
             if isinstance(value.node, ast.Call) and Dtype.FLOAT16 in precision.module_precision(value):
                 yield from self._forwards(value)
