@@ -169,10 +169,12 @@ class Evaluator:
         """A class-level `name = constant` that nothing else in the class assigns."""
         for cls in self._classes(base, expression, frame):
             targets = self.project.attribute(cls, attr)
-            if len(targets) == 1 and isinstance(targets[0].node, ast.Name):
-                value = bound_value(targets[0].module, targets[0].node)
-                if isinstance(value, ast.Constant) and value.value is not Ellipsis:
-                    return Symbol("constant", (value.value,))
+            if len(targets) != 1 or not isinstance(targets[0].node, ast.Name):
+                continue
+            field = isinstance(targets[0].module.parent(targets[0].node), ast.AnnAssign) and base.kind != "name"
+            value = bound_value(targets[0].module, targets[0].node)
+            if not field and isinstance(value, ast.Constant) and value.value is not Ellipsis:
+                return Symbol("constant", (value.value,))
         return None
 
     def _classes(self, base: Symbol, expression: ast.expr, frame: Frame) -> tuple[Definition, ...]:

@@ -14,7 +14,10 @@ from amplint.tree import Module
 
 _WORDS = re.compile(
     r"backward\(|unscale_|clip_grad|zero_grad|GradScaler|\.grad\b|isfinite|isnan|isinf|all_reduce|scaler|optim\w*\.step"
+    r"|train\w*\(|trainer|fit\w*\(|epoch|_step\("
 )
+"""A file without one of these neither has events nor calls what has them. Most model code is without."""
+_MAX_VISITED = 400
 _NO_STEPPER = re.compile(r"sched|lr_|warmup|^ema|^env|prof|^bar|pbar|timer|wandb|tracker|^lr$|scheduler", re.IGNORECASE)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -48,12 +51,13 @@ class Interests:
         return [c for c in self.project.callees(module, call, receiver) if self.is_eventful(c.definition)]
 
     def is_eventful(self, function: Definition) -> bool:
-        """Whether running a function may bring about an event."""
+        """Whether running a function may bring about an event: it, or one that it leads to, has one of its own."""
         node = function.node
         if node not in self._eventful:
-            self._eventful[node] = False
-            self._eventful[node] = self._finds_event(function)
-        return self._eventful[node]
+            visited: set[ast.AST] = set()
+            if not self._leads_to_event(function, visited):
+                self._eventful.update(dict.fromkeys(visited, False))
+        return self._eventful.get(node, False)
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -107,20 +111,27 @@ class Interests:
                         if parameter in there:
                             interest.names |= names_in(argument)
 
-    def _finds_event(self, function: Definition) -> bool:
+    def _leads_to_event(self, function: Definition, visited: set[ast.AST]) -> bool:
         module, node = function.module, function.node
+        if node in self._eventful or node in visited or len(visited) > _MAX_VISITED:
+            return self._eventful.get(node, False)
+        visited.add(node)
         if not _WORDS.search(module.source.text):
             return False
-        direct = direct_events_by_function(self.project, module)
-        if node in direct or self._prepares(function, direct):
-            return True
-        if isinstance(node, ast.Lambda):
-            return any(event in direct.get(None, ()) for event in ast.walk(node))
-        return any(
-            self.is_eventful(callee.definition)
+        found = self._has_event(function) or any(
+            self._leads_to_event(callee.definition, visited)
             for call in calls_of(self.project, module).get(node, ())
             for callee in self.project.callees(module, call)
         )
+        if found:
+            self._eventful[node] = True
+        return found
+
+    def _has_event(self, function: Definition) -> bool:
+        direct = direct_events_by_function(self.project, function.module)
+        if isinstance(function.node, ast.Lambda):
+            return any(event in direct.get(None, ()) for event in ast.walk(function.node))
+        return function.node in direct or self._prepares(function, direct)
 
     def _prepares(self, function: Definition, direct: dict[ast.AST | None, set[ast.AST]]) -> bool:
         """Whether a function is the constructor of a class whose methods have events."""

@@ -542,7 +542,17 @@ class Walk:
         after = [state for state in self.block(init.node.body, states, frame) if state.status != "raise"]
         for state in after:
             state.status = ""
+            state.heap = {
+                (base, name): value
+                for (base, name), value in state.heap.items()
+                if base != instance or not self._is_reassigned(cls, name, init)
+            }
         return after or states
+
+    def _is_reassigned(self, cls: Definition, name: object, init: Definition) -> bool:
+        """Whether a method other than the constructor assigns the attribute: then nobody knows what it holds."""
+        targets = self.project.attribute(cls, name) if isinstance(name, str) else ()
+        return any(target.module.function(target.node) not in (init.node, None) for target in targets)
 
     # -- paths ---------------------------------------------------------------------------------------------------
 
