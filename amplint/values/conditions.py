@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 
 from amplint import flow
+from amplint.tree import Module
 from amplint.values.site import Site
 from amplint.values.value import Value
 
@@ -13,7 +15,28 @@ def feasible(site: Site, node: ast.AST) -> bool:
     """Whether the branches around `node` can be taken in this frame. True where a test is not decided."""
     if site.frame.call is None and site.frame.receiver is None:
         return True
-    return all(truth(site, test) in (None, outcome) for test, outcome in flow.branches_around(site.module, node))
+    tests = (*flow.branches_around(site.module, node), *_survived(site.module, node))
+    return all(truth(site, test) in (None, outcome) for test, outcome in tests)
+
+
+def _survived(module: Module, node: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
+    """(test, outcome) of each `if` before `node` one of whose branches leaves, so that `node` runs after the other."""
+    for statement in (node, *module.ancestors(node)):
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            return
+        if not isinstance(statement, ast.stmt):
+            continue
+        for earlier in module.block(statement):
+            if earlier is statement:
+                break
+            if isinstance(earlier, ast.If) and _leaves(earlier.body):
+                yield earlier.test, False
+            elif isinstance(earlier, ast.If) and _leaves(earlier.orelse):
+                yield earlier.test, True
+
+
+def _leaves(block: list[ast.stmt]) -> bool:
+    return bool(block) and isinstance(block[-1], ast.Return | ast.Raise | ast.Continue | ast.Break)
 
 
 def truth(site: Site, test: ast.expr) -> bool | None:

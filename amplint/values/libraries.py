@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 
 from amplint import torch_ops
-from amplint.values import calls, expressions, modules, objects
+from amplint.values import calls, expressions, lists, modules, objects
 from amplint.values.dtype import Dtype
 from amplint.values.site import Given, Site, known, merged
 from amplint.values.value import Alternatives, Argument, Value
@@ -87,7 +87,7 @@ def call(site: Site, node: ast.expr, dotted: str, given: Given) -> Alternatives:
 def _container(site: Site, node: ast.expr, dotted: str, given: Given) -> Alternatives:
     elements = given.positional
     if isinstance(node, ast.Call):
-        elements = tuple(site.argument(a) for a in node.args)
+        elements = tuple(layer for argument in node.args for layer in _unpacked(site, argument))
     op = "sequential" if dotted.endswith("Sequential") else "modules"
     if len(elements) == 1 and not isinstance(elements[0].node, ast.Starred):
         values = site.engine.of_argument(elements[0])
@@ -101,6 +101,12 @@ def _container(site: Site, node: ast.expr, dotted: str, given: Given) -> Alterna
         elif op == "modules" or not any(v.op in ("module", "instance", "sequential") for v in values):
             elements = ()
     return (site.value(node, op, elements=elements),)
+
+
+def _unpacked(site: Site, node: ast.expr) -> tuple[Argument, ...]:
+    """An argument, or the layers of a list that is unpacked into arguments."""
+    listed = lists.layers(site, node.value) if isinstance(node, ast.Starred) else None
+    return (site.argument(node),) if listed is None else listed
 
 
 def _ordered(site: Site, pairs: Argument) -> tuple[Argument, ...]:

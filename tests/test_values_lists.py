@@ -1,0 +1,58 @@
+"""Values of lists that are built step by step, and of returns that an early exit decides."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from amplint.context import Analyses, Context, Options
+from amplint.project import Project
+from amplint.source import Source
+from tests.programs import ROOT
+
+HEAD = "import torch\nfrom torch import nn\n"
+
+
+def returned(body: str) -> set[str]:
+    """The operations that `f(x, flag)` may return."""
+    source = Source(ROOT / "main.py", f"{HEAD}{body}\nout = f(torch.rand(2, 3), True)\n")
+    project = Project({source.path: source}, lambda path: source)
+    module = project.module(source.path)
+    assert module is not None
+    context = Context(module, Analyses(project, Options()))
+    last = module.tree.body[-1]
+    assert isinstance(last, ast.Assign)
+    return {value.op for value in context.values.of(module, last.value)}
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        (["layers = [nn.Linear(3, 3)]", "layers.append(nn.Sigmoid())"], {"sigmoid"}),
+        (["layers = [nn.Linear(3, 3)]", "layers += [nn.ReLU(), nn.Softmax(1)]"], {"softmax"}),
+        (["layers = [nn.Linear(3, 3)]", "layers.extend([nn.Tanh()])"], {"tanh"}),
+        (["layers = [nn.Sigmoid()]", "if flag is None:", "    layers.append(nn.ReLU())"], {"identity", "relu"}),
+        (["layers = []", "for _ in range(2):", "    layers.append(nn.ReLU())", "layers.append(nn.Tanh())"], {"tanh"}),
+        (["layers = [nn.Sigmoid()]", "layers = [nn.Tanh()]"], {"tanh"}),
+        (["layers = make()", "layers.append(nn.Sigmoid())"], {"unknown"}),
+        (["layers = [nn.Sigmoid()]", "layers.insert(0, nn.ReLU())"], {"sigmoid"}),
+    ],
+)
+def test_layers_added_one_by_one(steps: list[str], expected: set[str]) -> None:
+    lines = ["def f(x, flag):", *(f"    {step}" for step in steps), "    return nn.Sequential(*layers)(x)"]
+    assert returned("\n".join(lines)) == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["if flag:", "    return x.sigmoid()", "return x.exp()"], {"sigmoid"}),
+        (["if not flag:", "    return x.sigmoid()", "return x.exp()"], {"exp"}),
+        (["if flag:", "    x = x * 2", "else:", "    return x.sigmoid()", "return x.exp()"], {"exp"}),
+        (["if x.sum() > 0:", "    return x.sigmoid()", "return x.exp()"], {"sigmoid", "exp"}),
+        (["if flag:", "    x = x.sigmoid()", "return x.exp()"], {"exp"}),
+    ],
+)
+def test_an_early_return_decides_what_follows(lines: list[str], expected: set[str]) -> None:
+    assert returned("\n".join(["def f(x, flag):", *(f"    {line}" for line in lines)])) == expected
