@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 from amplint import patterns
 from amplint.context import Context
@@ -14,19 +15,28 @@ _LAYERS = {"index", "cast", "eps", "clamp"}
 _PROBABILITIES = ("softmax", "gumbel_softmax", "sigmoid")
 
 
-def claimed(context: Context) -> frozenset[ast.AST]:
-    """The nodes of this file that belong to a composition: the logarithm, root or arc cosine itself, and the epsilons,
-    clamps and squares between it and what it is composed with."""
-    values, module = context.values, context.module
-    nodes: list[ast.AST] = []
-    for log in values.operations(module, *_LOGS):
-        nodes += _chain(context, log, _is_probability)
-    for arc in values.operations(module, "acos", "asin"):
-        nodes += _chain(context, arc, lambda core: True)
-    for root in values.operations(module, "sqrt", "pow"):
-        if patterns.rooted(root) and values.gradients(root):
-            nodes += _chain(context, root, lambda core: any(_squares(context, core)))
-    return frozenset(nodes)
+class Claims:
+    """The nodes of a file that belong to a composition: the logarithm, root or arc cosine itself, and the epsilons,
+    clamps and squares between it and what it is composed with. Worked out when first asked for."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def __contains__(self, node: ast.AST) -> bool:
+        return node in self._nodes
+
+    @cached_property
+    def _nodes(self) -> frozenset[ast.AST]:
+        context, values, module = self._context, self._context.values, self._context.module
+        nodes: list[ast.AST] = []
+        for log in values.operations(module, *_LOGS):
+            nodes += _chain(context, log, _is_probability)
+        for arc in values.operations(module, "acos", "asin"):
+            nodes += _chain(context, arc, lambda core: True)
+        for root in values.operations(module, "sqrt", "pow"):
+            if patterns.rooted(root) and values.gradients(root):
+                nodes += _chain(context, root, lambda core: any(_squares(context, core)))
+        return frozenset(nodes)
 
 
 def _chain(context: Context, outer: Value, is_core: Callable[[Value], bool]) -> Iterator[ast.AST]:

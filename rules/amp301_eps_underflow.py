@@ -349,7 +349,7 @@ class EpsUnderflow(Rule):
 
     def check(self, context: Context) -> Iterator[Finding]:
         operations = (*_GUARDS, *_EPS)
-        claimed = precedence.claimed(context)
+        claimed = precedence.Claims(context)
         for value, verdict in half.verdicts(context, _grade, *operations):
             if value.node in claimed:
                 continue

@@ -257,22 +257,38 @@ class WhereNanGradient(Rule):
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
-        claimed = precedence.claimed(context)
+        claimed = precedence.Claims(context)
         done: set[ast.AST] = set()
-        for value in context.values.operations(context.module, "where", "masked_fill", "mul"):
+        for value in _masks(context):
             masked = None if value.node in done else _first(context, value, claimed)
             if masked is not None:
                 done.add(value.node)
                 yield self.finding(context, value.node, _message(masked), fix=_fix(context, masked))
 
 
-def _first(context: Context, value: Value, claimed: frozenset[ast.AST]) -> _Masked | None:
+def _first(context: Context, value: Value, claimed: precedence.Claims) -> _Masked | None:
     """The first singular operation that `value` masks, in one of the ways to reach it, where gradients flow."""
     for seen in context.values.seen(value):
         for masked in _masked(seen):
             if masked.singular.node not in claimed and context.values.gradients(masked.singular):
                 return masked
     return None
+
+
+def _masks(context: Context) -> Iterator[Value]:
+    """The operations that mask something, where there is something singular around."""
+    yield from context.values.operations(context.module, "where")
+    logs = {context.module.function(call) for call in context.module.calls if _last_name(call.func) in _LOGS}
+    if logs:
+        for value in context.values.operations(context.module, "masked_fill", "mul"):
+            if context.module.function(value.node) in logs:
+                yield value
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,9 +193,11 @@ class HalfSquareSum(Rule):
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
-        summed = _summed_squares(context) - precedence.claimed(context)
+        claimed, summed = precedence.Claims(context), _summed_squares(context)
         for value, verdict in half.verdicts(context, _grade, "mul", "pow", "square", "sum"):
             if not (_is_whole_sum(value) if value.op == "sum" else value.node in summed):
+                continue
+            if value.node in claimed:
                 continue
             yield self.finding(
                 context,
@@ -236,9 +238,9 @@ def _is_feature_map(value: Value, depth: int = 4) -> bool:
 def _summed_squares(context: Context) -> frozenset[ast.AST]:
     """The squares of this file that are summed, averaged, or added to another square."""
     values, found = context.values, list[Value]()
-    for total in values.operations(context.module, *_SUMS):
+    for total in values.operations(context.module, *_SUMS, half=True):
         found += (square for term in total.operand("input") for square in _squares(values, term))
-    for addition in values.operations(context.module, "add"):
+    for addition in values.operations(context.module, "add", half=True):
         left, right = ([s for v in addition.operand(n) for s in _squares(values, v)] for n in ("input", "other"))
         found += [*left, *right] if left and right else []
     return frozenset(square.node for square in found)
