@@ -47,6 +47,8 @@ class Rewrite:
         if node is None or not _is_within_reach(self.module, node, self.at):
             raise UnmovableError("unknown" if node is None else ast.unparse(node))
         self._kept.append(node)
+        if least <= Precedence.LAMBDA and isinstance(node, ast.BinOp | ast.UnaryOp | ast.Call | ast.Name):
+            return self.module.source.segment(node)  # an argument, which may run over lines as it is
         return segment(self.module, node, least)
 
     def keyword(self, name: str, node: ast.expr | None) -> str:

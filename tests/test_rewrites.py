@@ -195,7 +195,7 @@ def is_finite(result: Result) -> bool:
 
 
 @pytest.mark.parametrize("proof", PROOFS, ids=named)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_both_sides_agree_in_float64(proof: Proof, data: st.DataObject) -> None:
     before, after = sides(proof)
