@@ -68,6 +68,13 @@ def is_scaling(event: Event) -> bool:
     return event.scaler is not None and not event.inert
 
 
+def is_scaled_by_hand(backward: Event) -> bool:
+    """Whether the loss is multiplied by something called a scale: `loss * scaler.get_scale()`."""
+    names = [backward.subject] if backward.subject is not None else []
+    names += [symbol.source for symbol in (backward.value.walk() if backward.value else ()) if symbol.source]
+    return any("scale" in ast.unparse(name).lower() for name in names)
+
+
 def in_float16(event: Event) -> bool | None:
     """Whether the framework of an event was told to train in float16; None if it cannot be read off its constructor."""
     source = event.scaler.source if event.scaler else None

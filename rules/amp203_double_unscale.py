@@ -20,8 +20,9 @@ class DoubleUnscale(Rule):
 
     ## What it does
     Reports the second `scaler.unscale_(optimizer)` (or `accelerator.clip_grad_norm_`, which unscales) for one
-    optimizer on a path without `scaler.update()` in between: twice in a row, on each micro-step of an accumulation
-    loop that updates every n-th time only, or in the next iteration after an exit that left `update()` out.
+    optimizer on a path without `scaler.update()` in between: twice in a row, after the step (which unscales), on each
+    micro-step of an accumulation loop that updates every n-th time only, or in the next iteration after an exit that
+    left `update()` out.
 
     ## Why
     The scaler remembers per optimizer whether its gradients are unscaled, and only `update()` makes it forget.
@@ -209,6 +210,31 @@ class DoubleUnscale(Rule):
                 optimizer.descend()
                 scaler.step(optimizer)
                 scaler.update()
+            """,
+        ),
+        Example(
+            """
+            import torch
+
+            def late(model, loader, optimizer, scaler: torch.amp.GradScaler):
+                for x in loader:
+                    optimizer.zero_grad()
+                    scaler.scale(model(x).mean()).backward()
+                    scaler.step(optimizer)
+                    scaler.unscale_(optimizer)  # expect
+                    print(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]))
+                    scaler.update()
+            """,
+            """
+            import torch
+
+            def late(model, loader, optimizer, scaler: torch.amp.GradScaler):
+                for x in loader:
+                    optimizer.zero_grad()
+                    scaler.scale(model(x).mean()).backward()
+                    scaler.step(optimizer)
+                    print(torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]))
+                    scaler.update()
             """,
         ),
         Example(
@@ -423,12 +449,36 @@ class DoubleUnscale(Rule):
                     optimizer.step()
                     optimizer.zero_grad()
         """,
+        """
+        import torch
+
+        def never_updated(model, loader, optimizer, scaler: torch.amp.GradScaler):
+            for x in loader:
+                scaler.scale(model(x).mean()).backward()
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                scaler.step(optimizer)
+
+        def retried(model, loader, optimizer, scaler: torch.amp.GradScaler):
+            for x in loader:
+                try:
+                    scaler.scale(model(x).mean()).backward()
+                except RuntimeError:
+                    optimizer.zero_grad()
+                    continue
+                scaler.unscale_(optimizer)
+                scaler.step(optimizer)
+                scaler.update()
+        """,
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
         for fault in scaling.once(context, _second_unscales):
             first, second = fault.causes[0], fault.event
-            if first.node is second.node:
+            if first.kind is Kind.STEP:
+                place = scaling.where(first, context.module)
+                message = f"step() at {place} has unscaled these gradients: unscale_() after it raises RuntimeError"
+            elif first.node is second.node:
                 message = "unscale_() runs again before update(): the second call raises RuntimeError"
             else:
                 place = scaling.where(first, context.module)
@@ -448,8 +498,10 @@ def _second_unscales(path: Path) -> Iterator[Fault]:
             if key in unscaled:
                 yield Fault(path, event, (unscaled[key],))
             unscaled[key] = event
-        elif event.kind is Kind.STEP:  # a second step is AMP206's
-            unscaled.pop(key, None)
+        elif event.kind is Kind.STEP:
+            unscaled[key] = event
+        elif event.kind is Kind.BACKWARD:  # what is missing is the update after the step: AMP206
+            unscaled = {key: first for key, first in unscaled.items() if first.kind is not Kind.STEP}
         elif event.kind in (Kind.UPDATE, Kind.SCALER):
             unscaled = {other: first for other, first in unscaled.items() if other[0] != event.scaler}
 

@@ -306,7 +306,7 @@ def _unscaled_backwards(path: Path) -> Iterator[Fault]:
     pending: dict[Event, set[object]] = {}  # the optimizers that no longer hold the gradients of each pass
     for event in path.events:
         if event.kind is Kind.BACKWARD:
-            if event.scaler is None and not event.framework and not _mentions_scaler(event):
+            if event.scaler is None and not event.framework and not scaling.is_scaled_by_hand(event):
                 pending[event] = set()
         elif event.kind is Kind.SCALER:
             pending.clear()
@@ -322,13 +322,6 @@ def _unscaled_backwards(path: Path) -> Iterator[Fault]:
                 yield from (Fault(path, b, (event,)) for b, done in pending.items() if event.optimizer not in done)
             for done in pending.values():
                 done.add(event.optimizer)
-
-
-def _mentions_scaler(backward: Event) -> bool:
-    """Whether the loss is multiplied by something like a scale by hand: `loss * scaler.get_scale()`."""
-    names = [backward.subject] if backward.subject is not None else []
-    names += [symbol.source for symbol in (backward.value.walk() if backward.value else ()) if symbol.source]
-    return any("scale" in ast.unparse(name).lower() for name in names)
 
 
 def _is_claimed_later(path: Path, step: Event) -> bool:

@@ -11,7 +11,7 @@ from amplint import scaling
 from amplint.context import Context
 from amplint.edit import add_import, argument, insert_after, insert_before, replace
 from amplint.loss_regions import forward_regions
-from amplint.protocol import Event, Kind, Path
+from amplint.protocol import Event, Kind, Path, Symbol
 from amplint.protocol.roles import last_name
 from amplint.rule import Edit, Example, Finding, Fix, Rule, Safety, Severity
 from amplint.scaling import Fault
@@ -296,13 +296,16 @@ class Float16WithoutScaler(Rule):
 def _plain_steps(path: Path) -> Iterator[Fault]:
     """Backward passes whose gradients the next step applies, neither of them through a scaler or a framework."""
     backward: Event | None = None
+    cleared: set[Symbol | None] = set()
     for event in path.events:
         if event.kind is Kind.BACKWARD:
-            backward = None if event.scaler is not None or event.framework else event
-        elif event.kind in (Kind.ZERO, Kind.UNSCALE):
-            backward = None
+            is_scaled = event.scaler is not None or event.framework or scaling.is_scaled_by_hand(event)
+            backward, cleared = None if is_scaled else event, set()
+        elif event.kind is Kind.ZERO and backward is not None:
+            cleared.add(event.optimizer)
         elif event.kind is Kind.STEP:
-            if backward is not None and event.scaler is None and not event.framework:
+            is_plain = event.scaler is None and not event.framework
+            if backward is not None and is_plain and not cleared & {None, event.optimizer}:
                 yield Fault(path, backward, (event,))
             backward = None
 

@@ -209,7 +209,7 @@ class ScalerNotCheckpointed(Rule):
     def check(self, context: Context) -> Iterator[Finding]:
         module = context.module
         for call in module.calls:
-            if not call.args or not any(module.is_named(call.func, name) for name in _SAVES):
+            if not call.args or not _is_save(module, call.func):
                 continue
             saved = list(_saved(module, call.args[0], _MAX_STEPS))
             if not _is_training_checkpoint(saved) or _mentions_scaler(module, call, saved):
@@ -220,6 +220,13 @@ class ScalerNotCheckpointed(Rule):
             message = "saves the optimizer's state but not the scaler's: a resumed run starts at scale 65536 again"
             fix = _fix(context, call, scaler) if scaler else None
             yield self.finding(context, call, message, fix=fix)
+
+
+def _is_save(module: Module, function: ast.expr) -> bool:
+    """`torch.save`, also of a torch that is imported on demand (`_torch = get_torch()`)."""
+    if names := module.names(function):
+        return any(name in _SAVES for name in names)
+    return bool(re.fullmatch(r"_*torch\.save", ast.unparse(function)))
 
 
 def _saved(module: Module, node: ast.expr, steps: int) -> Iterator[ast.expr]:
@@ -319,8 +326,8 @@ def _is_scaler(context: Context, module: Module, node: ast.expr) -> bool:
     if last_name(node) in used_as_scaler(context.project, module):
         return True
     return any(
-        isinstance(source, ast.Call) and any(is_scaler_name(name) for name in found_in.names(source.func))
-        for found_in, source in context.project.sources(module, node)
+        isinstance(source, ast.Call) and is_scaler_name(last_name(source.func))
+        for _, source in context.project.sources(module, node)
     )
 
 

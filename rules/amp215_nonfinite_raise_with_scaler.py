@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 from amplint import scaling
@@ -230,22 +230,25 @@ class NonfiniteRaiseWithScaler(Rule):
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
-        for fault in scaling.once(context, _raising_clips):
+        for fault in scaling.once(context, _raising_clips(context)):
             message = "raises on the first overflow, which the scaler would skip (two or three as each run starts)"
             fix = Fix("Let the scaler skip the step", Safety.UNSAFE, _edits(context, fault.event))
             yield self.finding(context, fault.event.node, message, fix=fix, related=fault.related(context))
 
 
-def _raising_clips(path: Path) -> Iterator[Fault]:
-    backward: Event | None = None
-    for event in path.events:
-        if event.kind is Kind.BACKWARD:
-            backward = event
-        elif event.kind is Kind.CLIP and backward is not None and backward.scaled and _raises(event):
-            yield Fault(path, event, (backward,))
+def _raising_clips(context: Context) -> Callable[[Path], Iterator[Fault]]:
+    def find(path: Path) -> Iterator[Fault]:
+        backward: Event | None = None
+        for event in path.events:
+            if event.kind is Kind.BACKWARD:
+                backward = event
+            elif event.kind is Kind.CLIP and backward is not None and backward.scaled and _raises(context, event):
+                yield Fault(path, event, (backward,))
+
+    return find
 
 
-def _raises(clip: Event) -> bool:
+def _raises(context: Context, clip: Event) -> bool:
     call = clip.node
     if not isinstance(call, ast.Call):
         return False
@@ -255,7 +258,8 @@ def _raises(clip: Event) -> bool:
             return False
         return flag is None and not any(keyword.arg in ("clip_val", None) for keyword in call.keywords)
     flag = argument(call, _FLAG, _POSITION)
-    return isinstance(flag, ast.Constant) and flag.value is True
+    values = context.values.of(clip.module, flag) if flag is not None else ()
+    return bool(values) and all(value.op == "constant" and value.constant is True for value in values)
 
 
 def _edits(context: Context, clip: Event) -> tuple[Edit, ...]:
