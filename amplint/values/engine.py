@@ -73,9 +73,7 @@ class Values:
         `half`: only those which half precision may reach (far fewer, so much faster).
         """
         wanted = frozenset(names)
-        for node in self._candidates(module, wanted):
-            if half and not self.frame_index.reaches(module, node):
-                continue
+        for node in self._candidates(module, wanted, half):
             for value in self._operation(module, node):
                 if value.op in wanted and value.node is node and value.module is module:
                     yield value
@@ -308,18 +306,22 @@ class Values:
             return expressions.assigned(Site(self, module, self.base(module, node)), node)
         return self.of(module, node)
 
-    def _candidates(self, module: Module, wanted: Collection[str]) -> Iterator[ast.expr]:
+    def _candidates(self, module: Module, wanted: Collection[str], half: bool) -> Iterator[ast.expr]:
         rows = [row for row in torch_ops.operations() if row.name in wanted]
         spelled = {s.rpartition(".")[2] for row in rows for s in (*row.functions, *row.methods)}
         spelled |= {f"{s}_" for s in spelled}
         instances = any(row.modules for row in rows)
         for call in module.calls:
+            if half and not self.frame_index.reaches(module, call):
+                continue
             if _last_name(call.func) in spelled or self._may_be_alias(module, call, spelled, instances):
                 yield call
         if any(row.operators for row in rows):
             symbols = {symbol for row in rows for symbol in row.operators}
             for kind in expressions.node_kinds(symbols):
                 for node in self.nodes(module, kind):
+                    if half and not self.frame_index.reaches(module, node):
+                        continue
                     if isinstance(node, ast.AugAssign):
                         yield node.target
                     elif isinstance(node, ast.expr):
