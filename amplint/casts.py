@@ -67,9 +67,12 @@ class Cast:
     dtype: ast.expr | None = None
 
 
-def half_casts(context: Context, module: Module, node: ast.expr, steps: int = _MAX_STEPS) -> Iterator[Cast]:
+def half_casts(
+    context: Context, module: Module, node: ast.expr, steps: int = _MAX_STEPS, until: ast.expr | None = None
+) -> Iterator[Cast]:
     """The casts to float16 that are in effect on the module that `node` gives, in the order of the search.
 
+    `until`: a later place of the same function, at which in-place casts after `node` have taken effect as well.
     Casts under a condition are left out, unless `node` stands under it too.
     """
     if steps == 0:
@@ -77,7 +80,7 @@ def half_casts(context: Context, module: Module, node: ast.expr, steps: int = _M
     if isinstance(node, ast.Call):
         yield from _of_call(context, module, node, steps)
     elif isinstance(node, ast.Name | ast.Attribute):
-        last = _last_statement_cast(module, node)
+        last = _last_statement_cast(module, node, until or node)
         if last is not None:
             if isinstance(last, Cast):
                 yield last
@@ -94,6 +97,9 @@ def _of_call(context: Context, module: Module, call: ast.Call, steps: int) -> It
     name = _last_name(call.func)
     if name in _SAME_MODULE and isinstance(call.func, ast.Attribute) and not module.names(call.func):
         yield from half_casts(context, module, call.func.value, steps)
+    elif name == "Sequential":
+        for layer in call.args:
+            yield from half_casts(context, module, layer, steps - 1)
     elif name in _WRAPPERS and call.args:
         yield from half_casts(context, module, call.args[0], steps - 1)
     else:
@@ -120,7 +126,7 @@ def _of_variable(context: Context, module: Module, node: ast.Name | ast.Attribut
             statement = definition.module.parent(definition.node)
             if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
                 if isinstance(definition.node, ast.Attribute):
-                    last = _last_statement_cast(definition.module, definition.node)
+                    last = _last_statement_cast(definition.module, definition.node, definition.node)
                     if last is not None:
                         if isinstance(last, Cast):
                             yield last
@@ -150,7 +156,7 @@ def cast_of(module: Module, call: ast.Call) -> Cast | bool | None:
     candidates = [*call.args] if name in ("to", "type") else []
     keywords = ("dtype", "torch_dtype", "weight_dtype")
     candidates += [keyword.value for keyword in call.keywords if keyword.arg in keywords]
-    if name not in ("to", "type", "from_pretrained", "from_config", "from_single_file"):
+    if name not in ("to", "type", "from_pretrained", "from_config", "from_single_file") and not name[:1].isupper():
         return None
     for candidate in candidates:
         dtypes = _dtypes(module, candidate)
@@ -176,15 +182,15 @@ def _dtypes(module: Module, node: ast.expr) -> list[str]:
     return found if any(name in (*_FLOAT16, *_OTHER_DTYPES) for name in found) else []
 
 
-def _last_statement_cast(module: Module, node: ast.Name | ast.Attribute) -> Cast | bool | None:
-    """The last statement before `node`, in its function, that casts in place what `node` names: `model.half()`.
+def _last_statement_cast(module: Module, node: ast.Name | ast.Attribute, until: ast.expr) -> Cast | bool | None:
+    """The last statement before `until`, in its function, that casts in place what `node` names: `model.half()`.
 
     True where it is a cast to another dtype, or one after which trainable float32 parameters come in.
     """
     scope = module.function(node) or module.tree
     text = ast.unparse(node)
     found: Cast | bool | None = None
-    for call in _calls_between(module, scope, text, node):
+    for call in _calls_between(scope, text, node, until):
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == text:
             cast = cast_of(module, call)
             statement = module.parent(call)
@@ -195,9 +201,12 @@ def _last_statement_cast(module: Module, node: ast.Name | ast.Attribute) -> Cast
     return found
 
 
-def _calls_between(module: Module, scope: ast.AST, text: str, node: ast.expr) -> Iterator[ast.Call]:
-    """The calls of a function between the last assignment of `text` before `node`, and `node`, in source order."""
-    calls = [c for c in ast.walk(scope) if isinstance(c, ast.Call) and _place(c) < _place(node)]
+def _calls_between(scope: ast.AST, text: str, node: ast.expr, until: ast.expr) -> Iterator[ast.Call]:
+    """The calls of a function between the last assignment of `text` before `node`, and `until`, in source order.
+
+    For an assignment itself (`self.model = …`): the calls after it.
+    """
+    calls = [c for c in ast.walk(scope) if isinstance(c, ast.Call) and _place(c) < _place(until)]
     stores = [
         _place(n)
         for n in ast.walk(scope)

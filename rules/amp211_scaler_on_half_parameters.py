@@ -168,6 +168,53 @@ class ScalerOnHalfParameters(Rule):
                     self.scaler.update()
             """,
         ),
+        Example(
+            """
+            import torch
+            from torch import nn
+
+            def too_late(loader):
+                net = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda()
+                opt = torch.optim.SGD(net.parameters(), lr=0.1)
+                net.half()  # expect
+                scaler = torch.amp.GradScaler("cuda")
+                for x in loader:
+                    scaler.scale(net(x).mean()).backward()
+                    scaler.step(opt)
+                    scaler.update()
+
+            def made_half(loader):
+                head = nn.Linear(8, 8, device="cuda", dtype=torch.float16)  # expect
+                opt = torch.optim.SGD(head.parameters(), lr=0.1)
+                scaler = torch.amp.GradScaler("cuda")
+                for x in loader:
+                    scaler.scale(head(x).mean()).backward()
+                    scaler.step(opt)
+                    scaler.update()
+            """,
+            """
+            import torch
+            from torch import nn
+
+            def too_late(loader):
+                net = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).cuda()
+                opt = torch.optim.SGD(net.parameters(), lr=0.1)
+                scaler = torch.amp.GradScaler("cuda")
+                for x in loader:
+                    scaler.scale(net(x).mean()).backward()
+                    scaler.step(opt)
+                    scaler.update()
+
+            def made_half(loader):
+                head = nn.Linear(8, 8, device="cuda")
+                opt = torch.optim.SGD(head.parameters(), lr=0.1)
+                scaler = torch.amp.GradScaler("cuda")
+                for x in loader:
+                    scaler.scale(head(x).mean()).backward()
+                    scaler.step(opt)
+                    scaler.update()
+            """,
+        ),
     )
     VALID: ClassVar = (
         """
@@ -231,6 +278,33 @@ class ScalerOnHalfParameters(Rule):
                 (net(x.half()).mean() * 128).backward()
                 optimizer.step()
         """,
+        """
+        import torch
+        from diffusers.training_utils import cast_training_params
+        from peft import LoraConfig
+
+        def lora(unet, config: LoraConfig, loader):
+            unet.requires_grad_(False)
+            unet.to("cuda", dtype=torch.float16)
+            unet.add_adapter(config)
+            cast_training_params(unet, dtype=torch.float32)
+            optimizer = torch.optim.AdamW([p for p in unet.parameters() if p.requires_grad], lr=1e-4)
+            scaler = torch.amp.GradScaler("cuda")
+            for x in loader:
+                scaler.scale(unet(x).mean()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+
+        def on_old_devices(net, loader, old):
+            if old:
+                net.half()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda", enabled=not old)
+            for x in loader:
+                scaler.scale(net(x).mean()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        """,
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
@@ -256,8 +330,20 @@ def _cast_and_unscaled(context: Context) -> Iterator[tuple[Fault, Cast]]:
         for made in [optimizer] if optimizer else list(_constructed_near(event)):
             assert isinstance(made.node, ast.Call)
             for owner in parameter_owners(made.module, made.node):
-                for cast in half_casts(context, made.module, owner):
+                for cast in half_casts(context, made.module, owner, until=_on_the_way(made, event)):
                     yield Fault(path, event), cast
+
+
+def _on_the_way(made: Definition, event: Event) -> ast.expr | None:
+    """The event, or the call that leads to it, in the function that makes the optimizer, if it comes later there."""
+    assert isinstance(made.node, ast.Call)
+    sites = [*((site.module, site.call) for site in event.calls), (event.module, event.node)]
+    function = made.module.function(made.node)
+    for module, node in sites:
+        is_here = module is made.module and module.function(node) is function and isinstance(node, ast.expr)
+        if is_here and node.lineno > made.node.lineno:  # type: ignore[attr-defined]
+            return node  # type: ignore[return-value]
+    return None
 
 
 def _is_float16_scaler(event: Event) -> bool:

@@ -10,10 +10,10 @@ from typing import ClassVar
 from amplint import flow
 from amplint.context import Context
 from amplint.edit import append_item
-from amplint.project import Definition
+from amplint.project import Definition, parameters
 from amplint.protocol.roles import is_scaler_name, last_name, used_as_scaler
 from amplint.rule import Edit, Example, Finding, Fix, Rule, Safety, Severity
-from amplint.tree import Module
+from amplint.tree import Function, Module
 
 _SAVES = ("torch.save", "torch.serialization.save", "xm.save", "torch_xla.core.xla_model.save")
 _OPTIMIZER = re.compile(r"optim|(^|_)opt(s|_|$)", re.IGNORECASE)
@@ -150,6 +150,55 @@ class ScalerNotCheckpointed(Rule):
                 save("last.pt", net, opt)
             """,
         ),
+        Example(
+            """
+            from engine import Engine
+            from storage import save_on_master
+
+            class Trainer(Engine):
+                def save(self, path, epoch):
+                    save_on_master(  # expect
+                        {
+                            'model': self.model.state_dict(),
+                            'optimizer': self.optimizer.state_dict(),
+                            'epoch': epoch
+                        },
+                        path,
+                    )
+            """,
+            """
+            from engine import Engine
+            from storage import save_on_master
+
+            class Trainer(Engine):
+                def save(self, path, epoch):
+                    save_on_master(
+                        {
+                            'model': self.model.state_dict(),
+                            'optimizer': self.optimizer.state_dict(),
+                            'epoch': epoch,
+                            'scaler': self.scaler.state_dict()
+                        },
+                        path,
+                    )
+            """,
+            {
+                "engine.py": """
+                import torch
+
+                class Engine:
+                    def __init__(self, model, optimizer):
+                        self.model, self.optimizer = model, optimizer
+                        self.scaler = torch.amp.GradScaler("cuda")
+                """,
+                "storage.py": """
+                import torch
+
+                def save_on_master(state, path):
+                    torch.save(state, path)
+                """,
+            },
+        ),
     )
     VALID: ClassVar = (
         """
@@ -204,14 +253,33 @@ class ScalerNotCheckpointed(Rule):
                     state[name] = getattr(self, name).state_dict()
                 torch.save(state, path)
         """,
+        """
+        import torch
+
+        class Model(torch.nn.Module):
+            def save(self, path, optimizer):
+                torch.save({"model": self.state_dict(), "optimizer": optimizer.state_dict()}, path)
+
+        def save_settings(options, path):
+            torch.save({"options": options.state_dict()}, path)
+
+        def train(model, loader, optimizer, extra, path):
+            scaler = torch.amp.GradScaler("cuda")
+            for x in loader:
+                scaler.scale(model(x).mean()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), **extra}, path)
+        """,
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
         module = context.module
         for call in module.calls:
-            if not call.args or not _is_save(module, call.func):
+            state = call.args[0] if call.args else None
+            if state is None or not (_is_save(module, call.func) or _is_saving_helper(call, state)):
                 continue
-            saved = list(_saved(module, call.args[0], _MAX_STEPS))
+            saved = list(_saved(module, state, _MAX_STEPS))
             if not _is_training_checkpoint(saved) or _mentions_scaler(module, call, saved):
                 continue
             scaler = _scaler_at(context, module, call)
@@ -227,6 +295,11 @@ def _is_save(module: Module, function: ast.expr) -> bool:
     if names := module.names(function):
         return any(name in _SAVES for name in names)
     return bool(re.fullmatch(r"_*torch\.save", ast.unparse(function)))
+
+
+def _is_saving_helper(call: ast.Call, state: ast.expr) -> bool:
+    """`save_checkpoint({...}, path)`, `utils.save_on_master(state, path)`: a dictionary handed to what saves it."""
+    return bool(re.search(r"(^|_)save(_|$)", last_name(call.func))) and isinstance(state, ast.Dict | ast.Name)
 
 
 def _saved(module: Module, node: ast.expr, steps: int) -> Iterator[ast.expr]:
@@ -294,14 +367,15 @@ def _mentions_scaler(module: Module, call: ast.Call, saved: list[ast.expr]) -> b
 
 def _scaler_at(context: Context, module: Module, at: ast.AST) -> ast.expr | None:
     """A GradScaler that code at this place can name: an attribute of `self`, a local, a parameter, a global."""
-    return next((node for node in _named_at(context, module, at) if _is_scaler(context, module, node)), None)
+    used = (node for node in _named_at(module, context.project.uses(module), at) if _is_scaler(context, module, node))
+    return next(used, None) or next(_never_used_here(context, module, at), None)
 
 
-def _named_at(context: Context, module: Module, at: ast.AST) -> Iterator[ast.expr]:
-    """One expression for each thing with a scaler's name, as it is written somewhere in the file."""
+def _named_at(module: Module, reads: dict[str, list[ast.expr]], at: ast.AST) -> Iterator[ast.expr]:
+    """The reads, somewhere in the file, of things with a scaler's name that are the same things at this place."""
     function = module.function(at)
     cls = module.class_of(function) if function is not None else None
-    for name, uses in context.project.uses(module).items():
+    for name, uses in reads.items():
         if "scaler" not in name.lower():
             continue
         for use in uses:
@@ -313,13 +387,45 @@ def _named_at(context: Context, module: Module, at: ast.AST) -> Iterator[ast.exp
                 seen_there, seen_here = module.lookup(use.id, use), module.lookup(use.id, at)
                 if seen_there and seen_here and seen_there[0] is seen_here[0]:
                     yield use
-    for parameter in _parameters(function) if function is not None else ():
-        if "scaler" in parameter.arg.lower():
-            yield ast.copy_location(ast.Name(parameter.arg, ast.Load()), at)
 
 
-def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
-    return [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
+def _never_used_here(context: Context, module: Module, at: ast.AST) -> Iterator[ast.expr]:
+    """Scalers that the file never reads: inherited attributes, and parameters of the function."""
+    function = module.function(at)
+    cls = module.class_of(function) if function is not None else None
+    for name in _attributes(context, module, cls) if cls is not None else ():
+        yield ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load())
+    for parameter in parameters(function) if function is not None else ():
+        if "scaler" in parameter.arg.lower() and _is_given_scaler(context, module, function, parameter):
+            yield ast.Name(parameter.arg, ast.Load())
+
+
+def _is_given_scaler(context: Context, module: Module, function: Function | None, parameter: ast.arg) -> bool:
+    if parameter.annotation is not None and "GradScaler" in ast.unparse(parameter.annotation):
+        return True
+    for site in context.project.callers(Definition(module, function)) if function is not None else ():
+        for callee in context.project.callees(site.module, site.call):
+            given = callee.argument(parameter.arg) if callee.function is function else None
+            if given is not None and _is_scaler(context, site.module, given):
+                return True
+    return False
+
+
+def _attributes(context: Context, module: Module, cls: ast.ClassDef) -> Iterator[str]:
+    """The attributes with a scaler's name that a class inherits, if a GradScaler is what they are."""
+    for base in context.project.mro(Definition(module, cls))[1:]:
+        for (owner, name), targets in context.project.self_targets(base.module).items():
+            if owner is base.node and "scaler" in name and any(_is_made(base.module, target) for target in targets):
+                yield name
+
+
+def _is_made(module: Module, target: ast.expr) -> bool:
+    """Whether a GradScaler is assigned to `target`."""
+    statement = module.parent(target)
+    value = statement.value if isinstance(statement, ast.Assign | ast.AnnAssign) else None
+    return value is not None and any(
+        isinstance(node, ast.Call) and is_scaler_name(last_name(node.func)) for node in ast.walk(value)
+    )
 
 
 def _is_scaler(context: Context, module: Module, node: ast.expr) -> bool:
@@ -362,5 +468,7 @@ def _fix(context: Context, call: ast.Call, scaler: ast.expr) -> Fix | None:
 
 
 def _may_be_none(context: Context, scaler: ast.expr) -> bool:
+    if context.module.parent(scaler) is None:  # it is not read in this file
+        return False
     sources = context.project.sources(context.module, scaler)
     return any(isinstance(source, ast.Constant) and source.value is None for _, source in sources)
