@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ _ROOT_HELP = "The folder to copy and run in, for a script that needs more than i
     "--output-format", type=click.Choice(("text", "json", "markdown")), default="text", help="How to show the verdicts."
 )
 @click.pass_context
-def command(ctx: click.Context, paths: tuple[Path, ...], **options: Any) -> None:
+def command(ctx: click.Context, /, paths: tuple[Path, ...], **options: Any) -> None:
     """Run the training scripts in PATHS: as they are, and again with their fixes if there are any.
 
     This executes the scripts, each in a process of its own on a temporary copy of its folder, within limits of
@@ -81,10 +82,11 @@ def command(ctx: click.Context, paths: tuple[Path, ...], **options: Any) -> None
     scripts = scripts_in(paths)
     if not scripts:
         raise Failure("no training script there: none imports torch and has an `if __name__ == '__main__'`")
+    jobs = options["jobs"] or min(4, os.cpu_count() or 1)
     plan = Plan(
         args=ctx.meta.get(_SCRIPT_ARGS, ()),
         device=options["device"],
-        limits=limits_of(options),
+        limits=replace(limits_of(options), threads=max(1, (os.cpu_count() or 1) // jobs)),
         unsafe_fixes=not options["safe_only"],
         trace=not options["no_trace"],
         root=options["root"],
@@ -92,7 +94,7 @@ def command(ctx: click.Context, paths: tuple[Path, ...], **options: Any) -> None
     progress = Progress()
     outcomes: list[Outcome] = []
     with terminable():
-        for outcome in Verifier(plan, progress.steps).verify(scripts, options["jobs"] or _jobs()):
+        for outcome in Verifier(plan, progress.steps).verify(scripts, jobs):
             outcomes.append(outcome)
             progress.done(len(outcomes), len(scripts))
     progress.clear()
@@ -113,10 +115,6 @@ def require_torch(command: str) -> None:
     """Raise a Failure that says how to install torch if it is not there."""
     if find_spec("torch") is None:
         raise Failure(f"`amplint {command}` runs scripts and needs torch: pip install 'amplint[verify]'")
-
-
-def _jobs() -> int:
-    return max(1, min(4, (os.cpu_count() or 2) // 2))
 
 
 class Progress:

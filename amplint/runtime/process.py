@@ -40,7 +40,9 @@ class Limits:
     steps: int = 200
     seconds: float = 120.0
     memory: float = 16.0
-    """GiB; on platforms that have such a limit, and only under simulation, as CUDA reserves address space."""
+    """GiB, on platforms that have such a limit; 0 for none."""
+    threads: int = 0
+    """Of torch, so that runs side by side do not crowd each other; 0 leaves that to torch."""
 
 
 def run_script(
@@ -67,7 +69,7 @@ def run_script(
         command += [] if trace else ["--no-trace"]
         command += [str(script), *args]
         started = time.monotonic()
-        with supervised(command, folder) as (process, output):
+        with supervised(command, folder, limits.threads) as (process, output):
             reader = _ReportReader(report, on_progress)
             end = started + limits.seconds + GRACE
             while process.poll() is None and time.monotonic() < end and not cancelled.wait(_POLL):
@@ -111,13 +113,13 @@ def terminable() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def supervised(command: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[bytes], Output]]:
+def supervised(command: list[str], folder: Path, threads: int = 0) -> Iterator[tuple[subprocess.Popen[bytes], Output]]:
     """A process and its output; at the end it is killed, with its group and whatever left the group."""
     token = f"{_TOKEN}={uuid.uuid4()}"
     process = subprocess.Popen(
         command,
         cwd=folder,
-        env={**_environment(), _TOKEN: token.partition("=")[2]},
+        env={**_environment(threads), _TOKEN: token.partition("=")[2]},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -166,7 +168,7 @@ def _environment_of(pid: int) -> bytes:
     return b""
 
 
-def _environment() -> dict[str, str]:
+def _environment(threads: int) -> dict[str, str]:
     """This process's, with what would open windows, write bytecode or report to a service switched off."""
     quiet = {
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -176,7 +178,8 @@ def _environment() -> dict[str, str]:
         "WANDB_MODE": "disabled",
         "TQDM_DISABLE": "1",
     }
-    return {**os.environ, **quiet}
+    few = {"OMP_NUM_THREADS": str(threads)} if threads else {}
+    return {**few, **os.environ, **quiet}
 
 
 class Output:
