@@ -24,6 +24,9 @@ from amplint.flow import How, definitions
 from amplint.rule import Edit, Fix, Safety
 from amplint.tree import Module
 
+_MAX_LOCALS = 3
+"""A part is looked for through so many locals."""
+
 _ACTIVATIONS = ("softmax", "log_softmax", "sigmoid", "logsigmoid", "tanh", "softplus", "relu")
 
 
@@ -91,11 +94,15 @@ class Rewrite:
         if core is expression or _is_within(self.module, core, expression):
             self.replace(core, text)
             return True
-        sources = [(name, value) for name in _loads(expression) if (value := self._assigned(name, core)) is not None]
-        if not sources:
+        found = False
+        for name in list(_loads(expression)):
+            value = self._assigned(name)
+            inner = None if value is None else self._reading(value, core, text)
+            if inner is not None:
+                self.replace(name, inner)
+                found = True
+        if not found:
             raise UnmovableError(ast.unparse(core))
-        for name, value in sources:
-            self.replace(name, self._substituted(value, core, text))
         return False
 
     def through(self, node: ast.expr, below: ast.expr, text: str) -> str:
@@ -107,7 +114,7 @@ class Rewrite:
             raise UnmovableError(ast.unparse(node))
         if _is_within(self.module, below, node):
             return self._substituted(node, below, text)
-        names = [name for name in _loads(node) if self._assigned(name, below) is below]
+        names = [name for name in _loads(node) if self._assigned(name) is below]
         if len(names) != 1:
             raise UnmovableError(ast.unparse(below))
         return self._substituted(node, names[0], text)
@@ -148,13 +155,22 @@ class Rewrite:
         gone = [*self._roots(), *removed]
         return any(a is g for a in (node, *self.module.ancestors(node)) for g in gone)
 
-    def _assigned(self, name: ast.Name, core: ast.expr) -> ast.expr | None:
-        """The value of the one assignment that `name` reads, if it holds `core` and can be written at the anchor."""
+    def _assigned(self, name: ast.Name) -> ast.expr | None:
+        """The value of the one assignment that `name` reads, if it can be written at the anchor."""
         reaching = definitions(self.module, name)
         value = reaching[0].value if len(reaching) == 1 and reaching[0].how is How.ASSIGN else None
-        if value is None or not (core is value or _is_within(self.module, core, value)):
-            return None
-        return value if _is_within_reach(self.module, value, self.at) else None
+        return value if value is not None and _is_within_reach(self.module, value, self.at) else None
+
+    def _reading(self, value: ast.expr, core: ast.expr, text: str, depth: int = _MAX_LOCALS) -> str | None:
+        """The text of `value` with `text` where it reads `core`, directly or through one local after another."""
+        if core is value or _is_within(self.module, core, value):
+            return self._substituted(value, core, text)
+        for name in _loads(value) if depth else ():
+            assigned = self._assigned(name)
+            inner = None if assigned is None else self._reading(assigned, core, text, depth - 1)
+            if inner is not None:
+                return self._substituted(value, name, inner)
+        return None
 
     def _substituted(self, value: ast.expr, core: ast.expr, text: str) -> str:
         """The text of `value` with `text` in the place of `core`."""

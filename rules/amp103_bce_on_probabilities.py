@@ -65,7 +65,8 @@ class BceOnProbabilities(Rule):
                 return F.binary_cross_entropy(torch.sigmoid(logits), target)  # expect
 
             def masked(logits, target, weight):
-                score = logits[:, 0].sigmoid()
+                score = logits.sigmoid()
+                score = score[:, 0]
                 return F.binary_cross_entropy(score, target, weight=weight)  # expect
             """,
             """
