@@ -72,6 +72,7 @@ def _replacements() -> dict[str, Replacement]:
 _REPLACEMENTS = _replacements()
 _LAST_NAMES = {old.rpartition(".")[2] for old in _REPLACEMENTS}
 _NAMESPACES = {"torch.cuda.amp": "torch.amp", "torch.cpu.amp": "torch.amp"}
+_TYPE_TESTS = ("isinstance", "issubclass", "assertIsInstance", "assertNotIsInstance")
 _AUTOCAST_PARAMETERS = ("enabled", "dtype", "cache_enabled")
 
 
@@ -333,7 +334,8 @@ def _is_type(module: Module, node: ast.expr) -> bool:
         if isinstance(parent, ast.FunctionDef | ast.AsyncFunctionDef):
             return parent.returns is child
         if isinstance(parent, ast.Call):
-            return getattr(parent.func, "id", "") in ("isinstance", "issubclass") and child in parent.args[1:]
+            called = parent.func.attr if isinstance(parent.func, ast.Attribute) else getattr(parent.func, "id", "")
+            return called in _TYPE_TESTS and child in parent.args[1:]
         if not isinstance(parent, ast.Subscript | ast.Tuple | ast.BinOp):
             return False
         child = parent

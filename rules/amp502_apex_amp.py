@@ -275,7 +275,7 @@ def _moved(module: Module, use: _Use, names: _Names, torch: str) -> tuple[Edit, 
     call, function = use.call, use.name.rpartition(".")[2]
     if function == "scale_loss":
         return _scaled(module, call, names, torch)
-    if function == "master_params" and _is_name(call.args[:1], names.optimizer):
+    if function == "master_params" and _is_name(call.args, names.optimizer) and _is_clipped(module, call):
         before = insert_before(module, module.statement(call), [f"{names.scaler}.unscale_({names.optimizer})"])
         return (*before, replace(module, call, f"{names.model}.parameters()"))
     if function in ("state_dict", "load_state_dict"):
@@ -307,6 +307,12 @@ def _scaled(module: Module, call: ast.Call, names: _Names, torch: str) -> tuple[
     scaled_backward = f"{names.scaler}.scale({module.source.segment(call.args[0])}).backward{arguments}"
     region = f'with {torch}.autocast("cuda", dtype={torch}.float16):'
     return (*nest(module, forward, region), _replaced(module, block, scaled_backward))
+
+
+def _is_clipped(module: Module, parameters: ast.Call) -> bool:
+    """Whether the parameters are given to a clip."""
+    parent = module.parent(parameters)
+    return isinstance(parent, ast.Call) and "clip_grad" in module.source.segment(parent.func)
 
 
 def _forward(module: Module, block: ast.With, model: str) -> list[ast.stmt]:

@@ -31,7 +31,7 @@ def insert_before(
     if _are_simple(lines):
         start = place.start(statement)
         return (Edit(start, start, "; ".join([*lines, ""])),)
-    return _broken_up(place, statement, before=lines)
+    return _broken_up(place, statement, before=_rows(place, statement, lines))
 
 
 def insert_after(module: Module, statement: ast.stmt, lines: Sequence[str]) -> tuple[Edit, ...]:
@@ -44,7 +44,7 @@ def insert_after(module: Module, statement: ast.stmt, lines: Sequence[str]) -> t
     if _are_simple(lines):
         end = place.end(statement)
         return (Edit(end, end, "; ".join(["", *lines])),)
-    return _broken_up(place, statement, after=lines)
+    return _broken_up(place, statement, after=_rows(place, statement, lines))
 
 
 def remove_statement(module: Module, statement: ast.stmt) -> tuple[Edit, ...]:
@@ -62,26 +62,37 @@ def remove_statements(module: Module, statements: Iterable[ast.stmt]) -> tuple[E
         whole = all(id(item) in gone for item in block) and not isinstance(module.parent(block[0]), ast.Module)
         for line in _lines(place, block):
             edits += _removed_from_line(place, line, gone, keep_line=whole and line[0] is block[0])
-    return tuple(sorted(edits))
+    return tuple(_merged(sorted(edits)))
 
 
 def move_before(module: Module, statements: Sequence[ast.stmt], target: ast.stmt) -> tuple[Edit, ...]:
     """Move statements, with the comment lines that lead them, before `target`, at its indentation."""
     place = layout(module)
-    if not place.starts_line(target):
-        return (*insert_before(module, target, _on_one_line(place, statements)), *_taken_away(place, statements))
-    at = place.leading_comments(target)
-    text = _carried(place, statements, place.indentation(target))
-    return (Edit(at, at, text), *_taken_away(place, statements))
+    there: tuple[Edit, ...]
+    if place.starts_line(target):
+        at = place.leading_comments(target)
+        there = (Edit(at, at, _carried(place, statements, place.indentation(target))),)
+    elif _share_a_line(statements):
+        start = place.start(target)
+        there = (Edit(start, start, "; ".join([*_texts(place, statements), ""])),)
+    else:
+        there = _broken_up(place, target, before=_carried(place, statements, _own_indentation(place, target)))
+    return (*there, *_taken_away(place, statements, there))
 
 
 def move_after(module: Module, statements: Sequence[ast.stmt], target: ast.stmt) -> tuple[Edit, ...]:
     """Move statements, with the comment lines that lead them, after `target`, at its indentation."""
     place = layout(module)
-    if not place.ends_line(target) or place.is_inline(target):
-        return (*insert_after(module, target, _on_one_line(place, statements)), *_taken_away(place, statements))
-    text = _carried(place, statements, place.indentation(target))
-    return (_block_after(place, target, [text.removesuffix(place.source.newline)]), *_taken_away(place, statements))
+    there: tuple[Edit, ...]
+    if place.ends_line(target) and not place.is_inline(target):
+        text = _carried(place, statements, place.indentation(target))
+        there = (_block_after(place, target, [text.removesuffix(place.source.newline)]),)
+    elif _share_a_line(statements):
+        end = place.end(target)
+        there = (Edit(end, end, "; ".join(["", *_texts(place, statements)])),)
+    else:
+        there = _broken_up(place, target, after=_carried(place, statements, _own_indentation(place, target)))
+    return (*there, *_taken_away(place, statements, there))
 
 
 def nest(module: Module, statements: Sequence[ast.stmt], header: str) -> tuple[Edit, ...]:
@@ -93,7 +104,7 @@ def nest(module: Module, statements: Sequence[ast.stmt], header: str) -> tuple[E
     first, last = statements[0], statements[-1]
     indentation = place.indentation(first)
     if not place.starts_line(first) or not place.ends_line(last):
-        return _broken_up(place, first, before=[header], deeper=statements)
+        return _broken_up(place, first, before=_rows(place, first, [header]), deeper=statements)
     start = place.leading_comments(first)
     edits = [Edit(start, start, f"{indentation}{header}{place.source.newline}")]
     edits += [Edit(at, at, place.unit()) for at in _code_lines(place, start, place.end(last))]
@@ -194,15 +205,32 @@ def _whole_lines(place: Layout, start: int, end: int) -> Edit:
     return Edit(start, after, "")
 
 
-def _taken_away(place: Layout, statements: Sequence[ast.stmt]) -> tuple[Edit, ...]:
-    """Remove statements that went elsewhere, with the comment lines that lead them."""
+def _merged(edits: list[Edit]) -> list[Edit]:
+    """Sorted deletions with overlapping ones made one: two last lines both take the newline between them."""
+    merged: list[Edit] = []
+    for edit in edits:
+        if merged and edit.start < merged[-1].end:
+            edit = Edit(merged[-1].start, max(edit.end, merged[-1].end), "")
+            merged.pop()
+        merged.append(edit)
+    return merged
+
+
+def _taken_away(place: Layout, statements: Sequence[ast.stmt], there: Sequence[Edit]) -> tuple[Edit, ...]:
+    """Remove statements that went elsewhere (`there`), with the comment lines that lead them."""
     edits = list(remove_statements(place.module, statements))
     for statement in statements:
-        if place.starts_line(statement):
-            comments, start = place.leading_comments(statement), place.line_start(place.start(statement))
-            if comments < start and _alone_on_line(place, statement):
-                edits.append(Edit(comments, start, ""))
-    return tuple(sorted(edits))
+        comments, start = place.leading_comments(statement), place.line_start(place.start(statement))
+        if comments < start and _alone_on_line(place, statement):
+            edits.append(Edit(comments, start, ""))
+    inserted = {edit.start for edit in there}
+    return tuple(_keeping(edit, inserted) for edit in _merged(sorted(edits)))
+
+
+def _keeping(deletion: Edit, inserted: set[int]) -> Edit:
+    """A deletion that leaves the newline before it where something was put right after that."""
+    within = [at for at in inserted if deletion.start < at < deletion.end]
+    return Edit(max(within), deletion.end, deletion.text) if within else deletion
 
 
 def _alone_on_line(place: Layout, statement: ast.stmt) -> bool:
@@ -233,30 +261,39 @@ def _code_lines(place: Layout, start: int, end: int) -> list[int]:
     return [at for at in sorted(starts) if not _BLANK.match(place.text, at)]
 
 
-def _on_one_line(place: Layout, statements: Sequence[ast.stmt]) -> list[str]:
+def _texts(place: Layout, statements: Sequence[ast.stmt]) -> list[str]:
     return [place.text[place.start(statement) : place.end(statement)] for statement in statements]
 
 
+def _share_a_line(statements: Sequence[ast.stmt]) -> bool:
+    """Whether the statements can stand on one line: no block among them."""
+    return not any(hasattr(statement, "body") or isinstance(statement, ast.Match) for statement in statements)
+
+
+def _own_indentation(place: Layout, statement: ast.stmt) -> str:
+    """The indentation of a statement that shares its line, once it has a line of its own."""
+    return place.indentation(statement) + (place.unit() if place.is_inline(statement) else "")
+
+
+def _rows(place: Layout, statement: ast.stmt, lines: Sequence[str]) -> str:
+    """`lines` as whole lines at the indentation that the statement gets when its line is broken up."""
+    indentation = _own_indentation(place, statement)
+    return "".join(f"{place.indented(line, indentation)}{place.source.newline}" for line in lines)
+
+
 def _broken_up(
-    place: Layout,
-    statement: ast.stmt,
-    *,
-    before: Sequence[str] = (),
-    after: Sequence[str] = (),
-    deeper: Sequence[ast.stmt] = (),
+    place: Layout, statement: ast.stmt, *, before: str = "", after: str = "", deeper: Sequence[ast.stmt] = ()
 ) -> tuple[Edit, ...]:
-    """Put each statement of the line that `statement` shares on a line of its own, with `before` and `after` it.
+    """Put each statement of the line that `statement` shares on a line of its own, with whole lines around that one.
 
     `deeper`: the statements of that line that go one level deeper.
     """
-    newline, unit = place.source.newline, place.unit()
+    newline = place.source.newline
     line = next(group for group in _lines(place, place.module.block(statement)) if statement in group)
-    indentation = place.indentation(statement) + (unit if place.is_inline(statement) else "")
+    indentation = _own_indentation(place, statement)
     edits = []
     for index, item in enumerate(line):
-        lead = before if item is statement else ()
-        text = "".join(f"{place.indented(row, indentation)}{newline}" for row in lead)
-        text += indentation + (unit if item in deeper else "")
+        text = (before if item is statement else "") + indentation + (place.unit() if item in deeper else "")
         start = place.start(item)
         if index or not place.starts_line(item):
             left = place.end(line[index - 1]) if index else place.previous_char(start) + 1
@@ -265,5 +302,5 @@ def _broken_up(
             edits.append(Edit(place.line_start(start), start, text))
         if item is statement and after:
             end = place.end(item) if item is not line[-1] else place.line_end(place.end(item))
-            edits.append(Edit(end, end, "".join(f"{newline}{place.indented(row, indentation)}" for row in after)))
+            edits.append(Edit(end, end, newline + after.removesuffix(newline)))
     return tuple(edits)
