@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -137,6 +138,7 @@ def prepare(paths: tuple[Path, ...], options: dict[str, Any]) -> Run:
             )
         except MissingPathError as error:
             raise Failure(str(error)) from None
+    gc.set_threshold(100_000, 50, 1_000)  # trees and memories live long: looking through them often frees nothing
     plan = Plan(settings.codes, settings.options, settings.ignored_in)
     linter = Linter(lambda: surroundings(around, files, settings.excludes), plan, contents)
     return Run(settings, files, linter, standard_input)

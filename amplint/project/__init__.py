@@ -18,11 +18,11 @@ from amplint.index import Summary, summarize
 from amplint.project import calls, classes, names
 from amplint.project.definitions import Callee, CallSite, Definition, default_of, parameters
 from amplint.project.files import Files
-from amplint.project.questions import Question, Questions
+from amplint.project.questions import Asked, Question, Questions, Recording
 from amplint.source import Source, UnreadableSourceError
 from amplint.tree import Module, parse
 
-__all__ = ["CallSite", "Callee", "Definition", "Project", "Question", "default_of", "parameters"]
+__all__ = ["Asked", "CallSite", "Callee", "Definition", "Project", "Question", "default_of", "parameters"]
 
 T = TypeVar("T")
 
@@ -133,13 +133,21 @@ class Project:
         self._questions.clear()
         return True
 
-    def recording(self) -> AbstractContextManager[set[Question]]:
-        """The primitive questions, with their arguments, that answers within the block rest on."""
+    def recording(self) -> AbstractContextManager[Recording]:
+        """Records the primitive questions that answers within the block rest on."""
         return self._questions.recording()
 
-    def rest_on(self, questions: frozenset[Question]) -> None:
+    def kept(self, asked: Asked) -> Asked:
+        """A recorded set of questions, as the one object that stands for all equal ones."""
+        return self._questions.kept(asked)
+
+    def listed(self, asked: Asked) -> list[Question]:
+        """The primitive questions, with their arguments, of a recorded set."""
+        return self._questions.listed(asked)
+
+    def rest_on(self, asked: Asked) -> None:
         """An answer remembered elsewhere is used: what it rests on belongs to the current recording too."""
-        self._questions.rest_on(questions)
+        self._questions.rest_on(asked)
 
     def remember(self, key: Hashable, answer: Callable[[], T], default: T) -> T:
         """`answer()`, worked out once per key, with what it rests on; `default` where it needs itself."""

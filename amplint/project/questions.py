@@ -16,11 +16,15 @@ _MAX_DEPTH = 80
 _MAX_WORK = 4_000
 
 
-@dataclass
-class _Frame:
+Asked = int
+"""A set of primitive questions: the bit of each one's number is set. Many answers rest on the same few sets."""
+
+
+@dataclass(slots=True)
+class Recording:
     """A question being answered: the primitives it rests on so far, and the outer questions it could not await."""
 
-    asked: set[Question] = field(default_factory=set)
+    asked: Asked = 0
     unanswered: set[Hashable] = field(default_factory=set)
 
 
@@ -32,21 +36,23 @@ class Questions:
     """
 
     def __init__(self) -> None:
-        self._answers: dict[Hashable, tuple[Any, frozenset[Question]]] = {}
+        self._answers: dict[Hashable, tuple[Any, Asked]] = {}
+        self._numbers: dict[Question, int] = {}
+        self._kept: dict[Asked, Asked] = {}
         self._open: set[Hashable] = set()
-        self._frames: list[_Frame] = []
+        self._frames: list[Recording] = []
         self._work = 0
 
     def clear(self) -> None:
         self._answers.clear()
 
     @contextmanager
-    def recording(self) -> Iterator[set[Question]]:
-        """The primitive questions that answers within the block rest on."""
-        frame = _Frame()
+    def recording(self) -> Iterator[Recording]:
+        """Records the primitive questions that answers within the block rest on."""
+        frame = Recording()
         self._frames.append(frame)
         try:
-            yield frame.asked
+            yield frame
         finally:
             self._frames.pop()
             if self._frames:
@@ -55,12 +61,20 @@ class Questions:
     def note(self, *question: str) -> None:
         """A primitive question was asked."""
         if self._frames:
-            self._frames[-1].asked.add(question)
+            self._frames[-1].asked |= 1 << self._numbers.setdefault(question, len(self._numbers))
 
-    def rest_on(self, questions: frozenset[Question]) -> None:
+    def rest_on(self, asked: Asked) -> None:
         """All of these primitive questions were asked."""
         if self._frames:
-            self._frames[-1].asked |= questions
+            self._frames[-1].asked |= asked
+
+    def kept(self, asked: Asked) -> Asked:
+        """The same set, as the one object that stands for all equal ones."""
+        return self._kept.setdefault(asked, asked)
+
+    def listed(self, asked: Asked) -> list[Question]:
+        """The primitive questions of a set."""
+        return [question for question, number in self._numbers.items() if asked >> number & 1]
 
     def remember(self, key: Hashable, answer: Callable[[], T], default: T) -> T:
         """The answer to `key`, worked out once. `default` if that needs itself, or is too deep or too much work."""
@@ -69,7 +83,7 @@ class Questions:
             if self._frames:
                 self._frames[-1].asked |= rests_on
             return known  # type: ignore[no-any-return]
-        outer = self._frames[-1] if self._frames else _Frame()
+        outer = self._frames[-1] if self._frames else Recording()
         if not self._open:
             self._work = 0
         self._work += 1
@@ -79,7 +93,7 @@ class Questions:
         if len(self._open) > _MAX_DEPTH or self._work > _MAX_WORK:
             outer.unanswered |= self._open
             return default
-        frame = _Frame()
+        frame = Recording()
         self._open.add(key)
         self._frames.append(frame)
         try:
@@ -91,5 +105,5 @@ class Questions:
         frame.unanswered.discard(key)
         outer.unanswered |= frame.unanswered
         if not frame.unanswered:
-            self._answers[key] = result, frozenset(frame.asked)
+            self._answers[key] = result, self.kept(frame.asked)
         return result

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from amplint.project import Project, Question
+from amplint.project import Asked, Project
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ class Memo:
 
     def __init__(self, project: Project) -> None:
         self._project = project
-        self._answers: dict[Hashable, tuple[Any, frozenset[Question]]] = {}
+        self._answers: dict[Hashable, tuple[Any, Asked]] = {}
         self._open: dict[Hashable, int] = {}
         self._provisional: dict[Hashable, int] = {}
         self._resting_on: defaultdict[int, list[Hashable]] = defaultdict(list)
@@ -59,14 +59,14 @@ class Memo:
         around, self._rests_on = self._rests_on, _NOTHING
         self._open[key] = depth
         try:
-            with self._project.recording() as asked:
+            with self._project.recording() as recording:
                 result = answer()
         finally:
             del self._open[key]
             self._forget(depth)
             rests_on = self._rests_on if self._rests_on < depth else _NOTHING
             self._rests_on = min(around, rests_on)
-        self._answers[key] = result, frozenset(asked)
+        self._answers[key] = result, self._project.kept(recording.asked)
         if rests_on is not _NOTHING:
             self._provisional[key] = rests_on
             self._resting_on[rests_on].append(key)
