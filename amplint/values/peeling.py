@@ -43,6 +43,8 @@ def peel(values: Alternatives, through: frozenset[str]) -> tuple[Peeled, ...]:
 
 
 def _peel(value: Value, through: frozenset[str], steps: tuple[Step, ...], left: int) -> Iterator[Peeled]:
+    if any(step.value is value for step in steps):
+        return  # a loop comes back to it: it adds nothing to the other alternatives
     layer = _layer(value, through) if left else None
     if layer is None:
         yield Peeled(value, steps)
