@@ -110,6 +110,16 @@ class Linter:
         except (OSError, UnreadableSourceError):
             return None
 
+    def explain_values(self, path: Path, line: int) -> str:
+        """What the value analysis makes of the expressions that begin on a line. Raises LookupError."""
+        from amplint.values.explain import explain
+
+        analyses = self._linked()
+        module = analyses.project.module(path)
+        if module is None:
+            raise LookupError(f"{path} cannot be read or parsed")
+        return explain(module, line, analyses)
+
     def replace(self, path: Path, data: bytes) -> None:
         """Let `data` stand in for the file's bytes from now on."""
         if self.contents.get(path) == data:

@@ -152,6 +152,15 @@ def test_show_files(folder: Path) -> None:
     assert amplint("check", "--show-files").stdout == f"{folder / 'a.py'}\n"
 
 
+def test_values_are_explained(folder: Path) -> None:
+    (folder / "train.py").write_text(FAULTY)
+    result = amplint("check", "--explain-values", "train.py:5")
+    assert result.exit_code == 0
+    assert "torch.exp(x): exp" in result.stdout
+    for place in ("train.py", "train.py:x", ":5", "nowhere.py:5"):
+        assert amplint("check", "--explain-values", place).exit_code == 2
+
+
 def test_a_rule_that_fails_costs_one_note(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "train.py").write_text(FAULTY)
     rule = type(next(r for r in all_rules() if r.code == "AMP105"))

@@ -33,15 +33,31 @@ FORMATS = ("text", "json", "github", "sarif", "gitlab", "junit", "rdjson", "azur
 @click.option("--diff-base", metavar="REV", help="Report only on lines changed since a git revision.")
 @click.option("--add-ignore", is_flag=True, help="Silence the findings by comments in the files.")
 @click.option("--watch", is_flag=True, help="Check again whenever a file changes.")
+@click.option("--explain-values", metavar="FILE:LINE", help="Show what the expressions on a line are taken for.")
 @click.option("--show-files", is_flag=True, help="List the files that would be checked.")
 def command(paths: tuple[Path, ...], **options: Any) -> None:
     """Report the faults in PATHS (files or folders, default: here; - for standard input).
 
     Exit status: 0 nothing at or above the threshold, 1 findings, 2 usage, configuration or a missing path.
     """
+    if options["explain_values"]:
+        _explain_values(options["explain_values"], paths, options)
+        return
     if options["watch"]:
         _watch(paths, options)
     raise SystemExit(_check(paths, options))
+
+
+def _explain_values(place: str, paths: tuple[Path, ...], options: dict[str, Any]) -> None:
+    """Print operation, dtype, region and range of the expressions at FILE:LINE, for reports of wrong findings."""
+    name, _, line = place.rpartition(":")
+    if not name or not line.isdecimal():
+        raise click.BadParameter(f"{place!r} is not FILE:LINE", param_hint="--explain-values")
+    run = prepare(paths or (Path(name),), options)
+    try:
+        write(run.linter.explain_values(Path(name).absolute(), int(line)))
+    except LookupError as error:
+        raise Failure(str(error)) from None
 
 
 def _check(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
