@@ -141,8 +141,7 @@ def is_never_positive(value: Value, depth: int = _DEPTH) -> bool:
 
 def exp_limit(exponential: Value) -> float:
     """Above this number the `exponential` is infinite, in the dtype that it is computed in."""
-    half = exponential.engine.half(exponential) in (Certainty.ALWAYS, Certainty.MAY)
-    return EXP_OVERFLOW["float16" if half else "float32"]
+    return EXP_OVERFLOW["float16" if exponential.may_be_half else "float32"]
 
 
 def is_tame(exponential: Value, *, one_sided: bool = False) -> bool:
@@ -183,17 +182,14 @@ def _any_shifted(values: Iterable[Value], dim: float | None, depth: int) -> bool
 
 
 def fed_by(values: Values, loss: Value, ops: Collection[str]) -> tuple[Peeled, ...]:
-    """What a loss is given as its input, guards and arrangement taken off, if one caller makes that one of `ops`.
+    """What a loss is given as its input, guards and arrangement taken off, if that is certainly one of `ops`.
 
-    () where no caller makes it certain.
+    () where it may be something else, or where it is not known which of several losses is called.
     """
-    for seen in values.seen(loss):
-        if not every(values.of(seen.module, seen.node, seen.frame), lambda v: v.op == loss.op):
-            continue  # which of several losses is called is not known
-        peeled = values.peel(seen.operand("input"), GUARDED)
-        if every((p.core for p in peeled), lambda core: core.op in ops):
-            return peeled
-    return ()
+    if not every(values.of(loss.module, loss.node, loss.frame), lambda v: v.op == loss.op):
+        return ()
+    peeled = values.peel(loss.operand("input"), GUARDED)
+    return peeled if every((p.core for p in peeled), lambda core: core.op in ops) else ()
 
 
 def unguarded(peeled: Peeled) -> ast.expr | None:

@@ -198,8 +198,7 @@ class TanhLogJacobian(Rule):
             tangents = [tangent for tangent in found if tangent is not None]
             if not tangents or len(tangents) < len(found):
                 continue
-            half = context.values.half(tangents[0].tanh) in (Certainty.ALWAYS, Certainty.MAY)
-            limit = "4.51 (float16)" if half else "9.01 (4.51 in float16)"
+            limit = "4.51 (float16)" if tangents[0].tanh.is_half else "9.01 (4.51 in float16)"
             message = f"tanh is exactly 1 above {limit}: this log is -inf there, or an epsilon caps it without gradient"
             fix = _fix(context, log, insides[0], tangents[0]) if len(insides) == 1 else None
             yield self.finding(context, log.node, message, fix=fix)

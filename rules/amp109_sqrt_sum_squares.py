@@ -114,6 +114,18 @@ class SqrtSumSquares(Rule):
             """
             import torch
 
+            def length(h):
+                return torch.sqrt((h * h).mean(-1) + 1e-8)  # expect
+
+            def step(layer, x):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    return length(torch.nn.functional.linear(x, layer)).mean()
+            """,
+        ),
+        Example(
+            """
+            import torch
+
             def unit(x):
                 x = x.half()
                 return x / torch.sqrt((x * x).sum(-1, keepdim=True) + 1e-12)  # expect
@@ -158,6 +170,16 @@ class SqrtSumSquares(Rule):
 
         def floor(v):
             return v.pow(2).sum(1).clamp_min(1e-12).sqrt()
+        """,
+        """
+        import torch
+
+        def length(h):
+            return torch.sqrt((h**2).mean(-1) + 1e-8) + torch.sqrt((h * h).mean(-1) + 1e-4)
+
+        def step(layer, x):
+            with torch.autocast("cuda", dtype=torch.float16):
+                return length(torch.nn.functional.linear(x, layer)).mean()
         """,
         """
         import torch
@@ -209,26 +231,33 @@ class SqrtSumSquares(Rule):
 
     def check(self, context: Context) -> Iterator[Finding]:
         for root in context.values.operations(context.module, "sqrt", "pow"):
-            inside = patterns.rooted(root)
-            if not inside or any(value.interval.positive for value in inside):
-                continue
-            sums = context.values.peel(inside, patterns.GUARDED)
+            sums = context.values.peel(patterns.rooted(root), patterns.GUARDED)
             if not patterns.every((p.core for p in sums), lambda core: _is_sum_of_squares(context.values, core)):
                 continue
-            if any(map(_has_floor, sums)):
+            if _is_kept_above_zero(context.values, root, sums):
                 continue
             if not context.values.gradients(root) or not patterns.is_torch(context.values, root):
                 continue
-            half = any(value.may_be_half for value in inside)
+            half = any(value.may_be_half for value in patterns.rooted(root))
             overflow = ", and x * x overflows above 255.94 in float16" if half else ""
             message = f"the gradient of this root is NaN where the sum is 0{overflow}"
             fix = _fix(context, root, sums[0]) if len(sums) == 1 else None
             yield self.finding(context, root.node, message, fix=fix)
 
 
-def _has_floor(peeled: Peeled) -> bool:
-    """Whether an epsilon or clamp given by a parameter's default keeps the sum above zero in its dtype."""
-    for step in peeled.steps:
+def _is_kept_above_zero(values: Values, root: Value, sums: tuple[Peeled, ...]) -> bool:
+    """Whether an epsilon or clamp inside the root keeps it above zero, however it is reached."""
+    if not any(peeled.took("eps") or peeled.took("clamp") for peeled in sums):
+        return any(value.interval.positive for value in patterns.rooted(root))
+    return all(_has_floor(values, seen) for seen in values.seen(root))
+
+
+def _has_floor(values: Values, root: Value) -> bool:
+    """Whether one is above zero in the dtype that it has there; one given by a parameter counts by its default."""
+    inside = patterns.rooted(root)
+    if any(value.interval.positive for value in inside):
+        return True
+    for step in (step for peeled in values.peel(inside, patterns.GUARDED) for step in peeled.steps):
         names = ("input", "other") if step.kind == "eps" else ("min", "other") if step.kind == "clamp" else ()
         numbers = [number for name in names if (number := step.value.number(name)) is not None]
         dtype = Dtype.FLOAT16 if step.value.may_be_half else Dtype.FLOAT32

@@ -85,6 +85,19 @@ class ArccosOfCosine(Rule):
                     return torch.arccos(cosine.clamp(-1 + 1e-4, 1 - 1e-4))  # expect
             """,
         ),
+        Example(
+            """
+            import torch
+            import torch.nn.functional as F
+
+            def arc(cosine):
+                return torch.acos(cosine.clamp(-1 + 1e-4, 1 - 1e-4))  # expect
+
+            def margin(x, weight):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    return arc(F.linear(F.normalize(x), F.normalize(weight)))
+            """,
+        ),
     )
     VALID: ClassVar = (
         """
@@ -124,6 +137,17 @@ class ArccosOfCosine(Rule):
         import torch
         import torch.nn.functional as F
 
+        def arc(cosine):
+            return torch.acos(cosine.float().clamp(-1 + 1e-4, 1 - 1e-4))
+
+        def margin(x, weight):
+            with torch.autocast("cuda", dtype=torch.float16):
+                return arc(F.linear(F.normalize(x), F.normalize(weight)))
+        """,
+        """
+        import torch
+        import torch.nn.functional as F
+
         @torch.no_grad()
         def degrees(a, b):
             return torch.rad2deg(torch.acos(F.cosine_similarity(a, b).clamp(-1, 1)))
@@ -136,7 +160,7 @@ class ArccosOfCosine(Rule):
     def check(self, context: Context) -> Iterator[Finding]:
         for arc in context.values.operations(context.module, "acos", "asin"):
             given = arc.operand("input")
-            if not patterns.every(given, _reaches_one):
+            if not any(patterns.every(seen.operand("input"), _reaches_one) for seen in _seen(context, arc)):
                 continue
             clamped = all(peeled.steps for peeled in context.values.peel(given, {"clamp"}))
             if not context.values.gradients(arc) and (clamped or _is_constant(given)):
@@ -144,6 +168,13 @@ class ArccosOfCosine(Rule):
             beyond = "" if clamped else ", and rounding takes the value beyond 1, where it is NaN"
             message = f"the gradient of {arc.op} is infinite at 1, which this value reaches{beyond}"
             yield self.finding(context, arc.node, message)
+
+
+def _seen(context: Context, arc: Value) -> tuple[Value, ...]:
+    """The ways in which `arc` is reached, where they may differ: a bound close to 1 is 1 in some dtypes."""
+    ranges = [value.interval for value in arc.operand("input")]
+    close = any(0.999 <= range.upper < 1 or -1 < range.lower <= -0.999 for range in ranges)
+    return context.values.seen(arc) if close else (arc,)
 
 
 def _reaches_one(value: Value) -> bool:

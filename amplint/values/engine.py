@@ -185,7 +185,7 @@ class Values:
 
     def gradients(self, value: Value) -> bool:
         """Whether a gradient may flow through the value: not under no_grad in every way there, nor from constants."""
-        return gradients.flow(self.seen(value))
+        return gradients.flow((value,))
 
     def is_tensor(self, value: Value) -> Certainty:
         """Whether the value is a torch tensor. UNKNOWN where what it is made of may be numpy's or Python's."""
