@@ -386,7 +386,7 @@ def _is_scaled(context: Context, path: Path, clip: Event, scaler: Symbol, scaled
     owners = context.protocol.owners(path, clip)
     if owners is None:
         return scaled.untouched and bool(handled)
-    return bool((owners & handled) - scaled.unscaled)
+    return bool(owners & handled) and not owners & scaled.unscaled
 
 
 def _optimizer(context: Context, path: Path, backward: Event, clip: Event) -> Event | None:

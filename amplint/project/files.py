@@ -27,7 +27,6 @@ class Files:
         """The file that `import dotted` in `importer` loads; leading dots are relative.
 
         The folders around the importer are tried as roots, nearest first; then any root that no package contains.
-        More than one path means that it cannot be told which.
         """
         here = os.path.dirname(os.path.abspath(importer))
         parts = dotted.lstrip(".").split(".") if dotted.strip(".") else []
@@ -40,7 +39,7 @@ class Files:
         for root in _ancestors(here):
             if found := self._at(root, parts):
                 return found
-        return self._anywhere(parts)
+        return self._anywhere(parts, here)
 
     def _at(self, root: str, parts: list[str]) -> tuple[Path, ...]:
         base = os.path.join(root, *parts)
@@ -49,16 +48,18 @@ class Files:
                 return (path,)
         return ()
 
-    def _anywhere(self, parts: list[str]) -> tuple[Path, ...]:
+    def _anywhere(self, parts: list[str], here: str) -> tuple[Path, ...]:
+        """The one file of that name under a root elsewhere (`src/`), or the one nearest to the importer."""
         if parts[0] in sys.stdlib_module_names:
             return ()
-        found = []
+        near: defaultdict[int, list[str]] = defaultdict(list)
         for path in self._by_name[parts[-1]]:
             base = path.removesuffix("/__init__.py").removesuffix(".py")
             root = base.removesuffix("/" + "/".join(parts))
             if root != base and not self._is_package(root):
-                found.append(self.paths[path])
-        return tuple(sorted(found))
+                near[len(os.path.commonpath([path, here]))].append(path)
+        nearest = near[max(near)] if near else []
+        return (self.paths[nearest[0]],) if len(nearest) == 1 else ()
 
     def _is_package(self, folder: str) -> bool:
         return os.path.join(folder, "__init__.py") in self.paths
