@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from amplint.rule import Edit, Finding, Fix, Safety
+from amplint.rule import Edit, Finding, Position, Safety
 from amplint.source import Source
 from amplint.tree import Module, parse
 
@@ -57,7 +57,7 @@ def fix_source(source: Source, find: Callable[[Source], Sequence[Finding]], *, u
     before, fixed = findings, list[Finding]()
     seen = {source.text}
     while chosen := _compatible(current, findings, unsafe=unsafe):
-        edits = dict.fromkeys(edit for finding in chosen for edit in _fix(finding).edits)
+        edits = dict.fromkeys(edit for finding in chosen for edit in _edits(finding, unsafe))
         codes = ", ".join(sorted({finding.code for finding in chosen}))
         try:
             current = current.edited(edits)
@@ -123,24 +123,25 @@ def _copy_ownership(status: os.stat_result, path: str) -> None:
     os.chmod(path, status.st_mode & 0o7777)
 
 
-def _fix(finding: Finding) -> Fix:
-    assert finding.fix is not None
-    return finding.fix
+def _edits(finding: Finding, unsafe: bool) -> tuple[Edit, ...]:
+    """The edits that mend a finding; () if its fix is not to be applied."""
+    fix = finding.fix
+    if fix is None or (fix.safety is Safety.UNSAFE and not unsafe):
+        return ()
+    return fix.unsafe_instead.edits if unsafe and fix.unsafe_instead else fix.edits
 
 
 def _compatible(source: Source, findings: Sequence[Finding], *, unsafe: bool) -> list[Finding]:
     """The findings whose fixes can be applied together, in the order of the text, outer ones first."""
-    candidates = [f for f in findings if f.fix and f.fix.edits and (unsafe or f.fix.safety is Safety.SAFE)]
-    if not candidates:
+    edits_of = {finding: edits for finding in findings if (edits := _edits(finding, unsafe))}
+    if not edits_of:
         return []
     module = parse(source)
     strings = _format_strings(module)
-    candidates.sort(key=lambda f: (min(_fix(f).edits).start, -max(edit.end for edit in _fix(f).edits), f.sort_key))
     chosen: list[Finding] = []
     taken: list[Edit] = []
     restructured: set[ast.AST] = set()
-    for finding in candidates:
-        edits = _fix(finding).edits
+    for finding, edits in sorted(edits_of.items(), key=_by_place):
         new = [edit for edit in edits if not _is_in(edit, taken)]
         place = _restructures(module, edits)
         if any(_touches(edit, taken) for edit in new) or (new and place in restructured):
@@ -153,6 +154,11 @@ def _compatible(source: Source, findings: Sequence[Finding], *, unsafe: bool) ->
         if place is not None:
             restructured.add(place)
     return chosen
+
+
+def _by_place(mended: tuple[Finding, tuple[Edit, ...]]) -> tuple[int, int, tuple[str, Position, str]]:
+    finding, edits = mended
+    return min(edits).start, -max(edit.end for edit in edits), finding.sort_key
 
 
 def _is_in(edit: Edit, taken: list[Edit]) -> bool:

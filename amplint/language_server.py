@@ -24,7 +24,7 @@ from amplint.pages import page
 from amplint.pipeline import Checked, Linter, Plan
 from amplint.registry import find
 from amplint.reporters import url
-from amplint.rule import Edit, Finding, Position, Safety, Severity
+from amplint.rule import Edit, Finding, Position, Safety, Severity, offers
 from amplint.source import Source
 
 FIX_ALL = "source.fixAll.amplint"
@@ -214,16 +214,15 @@ def _quick_fixes(
     assert checked.source is not None
     for finding in checked.findings:
         place = server.range(document, finding.start, finding.end)
-        if finding.fix is None or not _overlap(place, wanted):
-            continue
-        safe = finding.fix.safety is Safety.SAFE
-        yield lsp.CodeAction(
-            title=f"{finding.code}: {finding.fix.message}{'' if safe else ' (unsafe)'}",
-            kind=lsp.CodeActionKind.QuickFix,
-            diagnostics=[server.diagnostic(document, finding)],
-            is_preferred=safe,
-            edit=_workspace_edit(document, server.text_edits(document, checked.source, finding.fix.edits)),
-        )
+        for fix in offers(finding) if _overlap(place, wanted) else ():
+            safe = fix.safety is Safety.SAFE
+            yield lsp.CodeAction(
+                title=f"{finding.code}: {fix.message}{'' if safe else ' (unsafe)'}",
+                kind=lsp.CodeActionKind.QuickFix,
+                diagnostics=[server.diagnostic(document, finding)],
+                is_preferred=safe,
+                edit=_workspace_edit(document, server.text_edits(document, checked.source, fix.edits)),
+            )
 
 
 def _fix_all(server: AmplintServer, document: TextDocument, checked: Checked) -> lsp.CodeAction | None:

@@ -58,11 +58,15 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """Edits that belong together: applied all or not at all."""
+    """Edits that belong together: applied all or not at all.
+
+    `unsafe_instead` is what `--unsafe-fixes` applies in place of a safe fix: it mends the same more thoroughly.
+    """
 
     message: str
     safety: Safety
     edits: tuple[Edit, ...]
+    unsafe_instead: Fix | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,14 @@ class Finding:
     @property
     def sort_key(self) -> tuple[str, Position, str]:
         return (str(self.path), self.start, self.code)
+
+
+def offers(finding: Finding) -> tuple[Fix, ...]:
+    """The fixes a user can choose from: the finding's own, and the unsafe one that could stand in its place."""
+    own = finding.fix
+    if own is None:
+        return ()
+    return (own,) if own.unsafe_instead is None else (own, own.unsafe_instead)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 from amplint import logarithms, patterns
@@ -296,13 +298,15 @@ def _message(context: Context, activation: Activation) -> str:
 def _fix(context: Context, log: Value, activation: Activation) -> Fix | None:
     if log.in_place or activation.core.op != "softmax":
         return None
+    fixes: list[Fix] = []
     for attempt in (_as_cross_entropy, _as_soft_cross_entropy, _as_log_softmax):
-        try:
-            if (fix := attempt(context, log, activation)) is not None:
-                return fix
-        except UnmovableError:
-            continue
-    return None
+        with contextlib.suppress(UnmovableError):
+            if fix := attempt(context, log, activation):
+                fixes.append(fix)
+    best = next((fix for fix in fixes if fix.safety is Safety.SAFE), None)
+    if best is None or best is fixes[0]:
+        return fixes[0] if fixes else None
+    return replace(best, unsafe_instead=fixes[0])
 
 
 def _as_log_softmax(context: Context, log: Value, activation: Activation) -> Fix:

@@ -148,9 +148,10 @@ def test_quick_fixes_and_fix_all(tmp_path: Path) -> None:
     async def talk(client: Client) -> None:
         uri = client.open(tmp_path / "loss.py", FAULTY)
         await client.next_diagnostics(uri)
-        (quick,) = await client.actions(uri, 5, only=["quickfix"])
-        assert quick.is_preferred
-        assert "log_softmax" in applied(FAULTY, quick) or "cross_entropy" in applied(FAULTY, quick)
+        safe, unsafe = await client.actions(uri, 5, only=["quickfix"])
+        assert (safe.is_preferred, unsafe.is_preferred) == (True, False)
+        assert "torch.log_softmax(logits, dim=-1)" in applied(FAULTY, safe)
+        assert "cross_entropy(logits, y)" in applied(FAULTY, unsafe)
         (everything,) = await client.actions(uri, 0, only=["source.fixAll"])
         client.change(uri, 2, applied(FAULTY, everything))
         assert await client.next_diagnostics(uri) == []

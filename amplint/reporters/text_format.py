@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from amplint.diagnostic import Diagnostic
 from amplint.reporters import Report, printable
-from amplint.rule import Safety, Severity
+from amplint.rule import Safety, Severity, offers
 
 WIDTH = 120
 _TAB = 4
@@ -59,9 +59,9 @@ def _finding(report: Report, diagnostic: Diagnostic) -> Iterator[str]:
     for related in finding.related:
         at = f"{report.shown(related.path)}:{related.start.line}:{related.start.column}"
         yield f"{margin} = {printable(at)}: {printable(related.message)}"
-    if finding.fix:
+    for fix in offers(finding):
         help_ = _paint(report, "help:", _GREEN)
-        yield f"{margin} = {help_} {printable(finding.fix.message)} ({finding.fix.safety} fix)"
+        yield f"{margin} = {help_} {printable(fix.message)} ({fix.safety} fix)"
 
 
 def place(report: Report, diagnostic: Diagnostic) -> str:
