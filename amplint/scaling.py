@@ -70,9 +70,12 @@ def is_scaling(event: Event) -> bool:
 
 def is_scaled_by_hand(backward: Event) -> bool:
     """Whether the loss is multiplied by something called a scale: `loss * scaler.get_scale()`."""
-    names = [backward.subject] if backward.subject is not None else []
-    names += [symbol.source for symbol in (backward.value.walk() if backward.value else ()) if symbol.source]
-    return any("scale" in ast.unparse(name).lower() for name in names)
+    for symbol in backward.value.walk() if backward.value else ():
+        names = [part for part in symbol.parts if isinstance(part, str)]
+        names += [called(part) for part in symbol.parts if isinstance(part, ast.Call)]
+        if any("scale" in name.lower() for name in names):
+            return True
+    return False
 
 
 def in_float16(event: Event) -> bool | None:

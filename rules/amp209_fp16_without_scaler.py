@@ -324,7 +324,7 @@ def _float16_region(context: Context, backward: Event) -> Region | None:
     """The float16 region the loss comes from, if its dtype is not left open."""
     if backward.subject is None:
         return None
-    regions = forward_regions(context, backward.module, backward.subject)
+    regions = forward_regions(context, backward.module, backward.subject, backward.calls)
     return next((r for r in regions if r.is_float16 and (r.certain or _has_known_dtype(context, r))), None)
 
 

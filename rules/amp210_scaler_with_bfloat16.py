@@ -235,7 +235,7 @@ def _is_bfloat16(context: Context, backward: Event) -> bool:
     loss = _unscaled(backward.subject)
     if loss is None:
         return False
-    kinds = {region.kind for region in forward_regions(context, backward.module, loss)}
+    kinds = {region.kind for region in forward_regions(context, backward.module, loss, backward.calls)}
     return RegionKind.BFLOAT16 in kinds and kinds <= {RegionKind.BFLOAT16, *_ELSEWHERE}
 
 
