@@ -368,14 +368,8 @@ class Walk:
         if events is None:
             callees = self.interests.callees(frame.module, call, frame.receiver)[:_MAX_CALLEES]
             if callees:
-                return self._merged(
-                    [
-                        out
-                        for callee in callees
-                        for out in self._enter(callee, call, state.copy() if len(callees) > 1 else state, frame)
-                    ],
-                    frame,
-                )
+                entered = [state.copy() for _ in callees[1:]] + [state]
+                return [out for c, s in zip(callees, entered) for out in self._enter(c, call, s, frame)]
             if self.project.callees(frame.module, call, frame.receiver):
                 return states
             events = self.recogniser.likely(call, state, frame)
@@ -473,7 +467,10 @@ class Walk:
                 left.status = ""
             left.forget_frame(inner)
             after.append(left)
-        return self._merged(after, frame)
+        by_result: dict[object, list[State]] = {}
+        for left in after:
+            by_result.setdefault(_essence(left.results.get((frame, call), NONE)), []).append(left)
+        return [kept for states in by_result.values() for kept in self._merged(states, frame)]
 
     def _body(self, function: ast.AST, states: list[State], frame: Frame) -> list[State]:
         if isinstance(function, ast.Lambda):
@@ -608,7 +605,7 @@ class Walk:
             state.rounds,
             frozenset((key, _essence(value)) for key, value in state.variables.items() if key[1] in names),
             frozenset((k, _essence(v)) for k, v in state.heap.items() if not isinstance(k[1], str) or k[1] in names),
-            state.result if state.status == "return" else None,
+            _essence(state.result) if state.status == "return" else None,
         )
 
     # -- what may be stepped over --------------------------------------------------------------------------------
@@ -638,6 +635,8 @@ def _essence(value: Symbol) -> object:
     """What of a variable's value can matter later: which object it is, whether it is scaled; not which number."""
     if value.kind in ("constant", "new", "name", "self", "attribute", "choice", "parameters"):
         return value
+    if value.kind == "operation" and value.parts[0] == "display":
+        return tuple(_essence(part) for part in value.parts[1:] if isinstance(part, Symbol))
     return scaler_in(value)
 
 
