@@ -7,12 +7,14 @@ two changes what it reads, and the local that it leaves without a reader goes.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 
 from amplint.context import Context
 from amplint.edit import (
     Precedence,
     add_import,
+    insert_before,
     is_effect_free,
     layout,
     remove_statements,
@@ -34,21 +36,36 @@ class UnmovableError(Exception):
     """A part cannot be written elsewhere: it stands in another function, or what it reads may change in between."""
 
 
-class Rewrite:
-    """Collects a fix: what is replaced at `at`, by which parts of the program, with which imports."""
+def first_possible(*attempts: Callable[[], Fix]) -> Fix | None:
+    """The first fix that can be made; None if all attempts raise UnmovableError."""
+    for attempt in attempts:
+        with contextlib.suppress(UnmovableError):
+            return attempt()
+    return None
 
-    def __init__(self, context: Context, at: ast.expr) -> None:
+
+class Rewrite:
+    """Collects a fix: what is replaced at `at`, by which parts of the program, with which imports.
+
+    `local`: the name of a new local for a part with calls that must not be made twice; "" for none.
+    """
+
+    def __init__(self, context: Context, at: ast.expr, *, local: str = "") -> None:
         self.context = context
         self.module = context.module
         self.at = at
+        self.local = local
         self._replaced: list[tuple[ast.expr, str]] = []
         self._kept: list[ast.expr] = []
         self._edits: list[Edit] = []
+        self._split: list[ast.stmt] = []
 
     def text(self, node: ast.expr | None, least: Precedence = Precedence.LAMBDA) -> str:
         """The text of `node` as it can be written at the anchor. Raises UnmovableError; also where there is no node."""
         if node is None or not _is_within_reach(self.module, node, self.at):
             raise UnmovableError("unknown" if node is None else ast.unparse(node))
+        if self.local and not _is_within(self.module, node, self.at) and not is_effect_free(self.module, node):
+            return self._made_local(node)
         self._kept.append(node)
         if least <= Precedence.LAMBDA and isinstance(node, ast.BinOp | ast.UnaryOp | ast.Call | ast.Name):
             return self.module.source.segment(node)  # an argument, which may run over lines as it is
@@ -124,6 +141,8 @@ class Rewrite:
         if self._loses_comment() or self._loses_effect():
             raise UnmovableError("a comment, or a change in place, stands between the parts")
         removed = self.unused()
+        if any(statement in removed for statement in self._split):
+            raise UnmovableError("a local is made of what goes")
         if any(_may_change(self.module, node, self.at, removed) for node in self._kept):
             raise UnmovableError("what a part reads may change")
         calls = [node for node in self._kept if not is_effect_free(self.module, node)]
@@ -140,6 +159,17 @@ class Rewrite:
 
     def _roots(self) -> list[ast.expr]:
         return [node for node, _ in self._replaced]
+
+    def _made_local(self, node: ast.expr) -> str:
+        """The name of a new local that holds `node`, bound before the statement that holds it now."""
+        statement, text = self.module.statement(node), self.module.source.segment(node)
+        is_taken = self.module.lookup(self.local, self.at) is not None
+        if is_taken or not isinstance(statement, ast.Assign) or len(text.splitlines()) > 1:
+            raise UnmovableError("no place for a local")
+        self._split.append(statement)
+        self.also(*insert_before(self.module, statement, [f"{self.local} = {text}"]))
+        self.also(replace(self.module, node, self.local))
+        return self.local
 
     def _has_no_other_effect(self, module: Module, value: ast.expr) -> bool:
         """Whether all effects of `value` come from parts of it that the new text repeats."""

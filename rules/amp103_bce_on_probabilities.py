@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from amplint import patterns
 from amplint.context import Context
-from amplint.rewrite import Rewrite, UnmovableError
+from amplint.rewrite import Rewrite, UnmovableError, first_possible
 from amplint.rule import Example, Finding, Fix, Related, Rule, Safety, Severity
 from amplint.values import Peeled, Region, RegionKind, Value
 
@@ -92,8 +92,25 @@ class BceOnProbabilities(Rule):
                     self.criterion = nn.BCELoss(reduction="sum")
 
                 def forward(self, x, y):
+                    # one probability a tag
                     p = torch.sigmoid(self.out(x))
                     return p, self.criterion(p.clamp(1e-7, 1 - 1e-7), y)  # expect
+            """,
+            """
+            import torch
+            from torch import nn
+
+            class Tagger(nn.Module):
+                def __init__(self, dim, tags):
+                    super().__init__()
+                    self.out = nn.Linear(dim, tags)
+                    self.criterion = nn.BCEWithLogitsLoss(reduction="sum")
+
+                def forward(self, x, y):
+                    logits = self.out(x)
+                    # one probability a tag
+                    p = torch.sigmoid(logits)
+                    return p, self.criterion(logits, y)
             """,
         ),
         Example(
@@ -255,18 +272,19 @@ def _fix(context: Context, loss: Value, peeled: Peeled) -> Fix | None:
     given, probability = loss.argument("input"), patterns.unguarded(peeled)
     if given is None or probability is None or not isinstance(loss.node, ast.Call):
         return None
-    rewrite = Rewrite(context, given)
-    try:
+    call = loss.node
+
+    def attempt(local: str) -> Fix:
+        rewrite = Rewrite(context, given, local=local)
         is_direct = rewrite.put(rewrite.text(patterns.part(peeled.core)), probability, given)
-        is_function = context.module.is_named(loss.node.func, _FUNCTION)
-        if is_function:
-            rewrite.rename_called(loss.node, f"{_FUNCTION}_with_logits")
+        if context.module.is_named(call.func, _FUNCTION):
+            rewrite.rename_called(call, f"{_FUNCTION}_with_logits")
         else:
-            _take_logits(context, rewrite, loss.node)
+            _take_logits(context, rewrite, call)
         safe = is_direct or bool(rewrite.unused())
         return rewrite.fix("Give the logits to the with-logits form", Safety.SAFE if safe else Safety.UNSAFE)
-    except UnmovableError:
-        return None
+
+    return first_possible(lambda: attempt(""), lambda: attempt("logits"))
 
 
 def _take_logits(context: Context, rewrite: Rewrite, call: ast.Call) -> None:

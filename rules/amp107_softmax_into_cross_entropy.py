@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from amplint import patterns
 from amplint.context import Context
-from amplint.rewrite import Rewrite, UnmovableError
+from amplint.rewrite import Rewrite, first_possible
 from amplint.rule import Example, Finding, Fix, Related, Rule, Safety, Severity
 from amplint.values import Peeled, Value
 
@@ -224,9 +224,10 @@ def _fix(context: Context, loss: Value, peeled: Peeled) -> Fix | None:
     given, probability = loss.argument("input"), patterns.unguarded(peeled)
     if given is None or probability is None:
         return None
-    rewrite = Rewrite(context, given)
-    try:
+
+    def attempt(local: str) -> Fix:
+        rewrite = Rewrite(context, given, local=local)
         rewrite.put(rewrite.text(patterns.part(peeled.core)), probability, given)
         return rewrite.fix("Give the logits to the loss", Safety.UNSAFE)
-    except UnmovableError:
-        return None
+
+    return first_possible(lambda: attempt(""), lambda: attempt("logits"))

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from amplint import logarithms, patterns
 from amplint.context import Context
-from amplint.rewrite import Rewrite, UnmovableError
+from amplint.rewrite import Rewrite, first_possible
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.values import Peeled, Value
 
@@ -205,9 +205,10 @@ def _fix(context: Context, loss: Value, peeled: Peeled) -> Fix | None:
     given, softmax = loss.argument("input"), patterns.unguarded(peeled)
     if given is None or softmax is None:
         return None
-    rewrite = Rewrite(context, given)
-    try:
+
+    def attempt(local: str) -> Fix:
+        rewrite = Rewrite(context, given, local=local)
         rewrite.put(logarithms.log_softmax(rewrite, peeled.core), softmax, given)
         return rewrite.fix("Use log_softmax", Safety.UNSAFE)
-    except UnmovableError:
-        return None
+
+    return first_possible(lambda: attempt(""), lambda: attempt("logits"))
