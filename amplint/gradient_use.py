@@ -118,6 +118,8 @@ _SIZES = frozenset(
 )
 """Functions whose result tells how large the gradient is."""
 
+_DESCRIPTIONS = frozenset(["shape", "dtype", "device", "ndim", "size", "numel", "dim", "is_sparse"])
+
 _LOGGING = frozenset(
     [
         "print",
@@ -298,11 +300,14 @@ class _Followed:
         return not stored or any(found.node in stored for found in flow.definitions(self.module, use))
 
     def _holds_gradient(self, node: ast.AST) -> bool:
-        return any(
-            (isinstance(inner, ast.Attribute) and inner.attr == "grad")
-            or (isinstance(inner, ast.Name) and (inner.id in self.names or "grad" in inner.id))
-            for inner in ast.walk(node)
-        )
+        """Whether values of gradients come into an expression; a shape or dtype taken from one does not count."""
+        if isinstance(node, ast.Name):
+            return node.id in self.names or "grad" in node.id
+        if isinstance(node, ast.Attribute):
+            return node.attr == "grad" or (node.attr not in _DESCRIPTIONS and self._holds_gradient(node.value))
+        if isinstance(node, ast.Call) and _last_name(node.func).endswith("_like"):
+            return False
+        return any(self._holds_gradient(child) for child in ast.iter_child_nodes(node))
 
     def _is_number(self, call: ast.Call) -> bool:
         """Whether a mean or sum is taken of all values: without a dimension (a sum over micro-batches is linear)."""

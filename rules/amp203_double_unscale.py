@@ -143,6 +143,44 @@ class DoubleUnscale(Rule):
         ),
         Example(
             """
+            import torch
+
+            def train(cfg, model, loader, optimizer):
+                scaler = torch.amp.GradScaler("cuda", enabled=cfg.amp)
+                for i, x in enumerate(loader):
+                    with torch.autocast("cuda", enabled=cfg.amp):
+                        loss = model(x).mean() / cfg.accum
+                    scaler.scale(loss).backward()
+                    if cfg.clip:
+                        scaler.unscale_(optimizer)  # expect
+                        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip)
+                    if (i + 1) % cfg.accum != 0:
+                        continue
+                    scaler.step(optimizer)
+                    scaler.update()
+                    optimizer.zero_grad()
+            """,
+            """
+            import torch
+
+            def train(cfg, model, loader, optimizer):
+                scaler = torch.amp.GradScaler("cuda", enabled=cfg.amp)
+                for i, x in enumerate(loader):
+                    with torch.autocast("cuda", enabled=cfg.amp):
+                        loss = model(x).mean() / cfg.accum
+                    scaler.scale(loss).backward()
+                    if (i + 1) % cfg.accum != 0:
+                        continue
+                    if cfg.clip:
+                        scaler.unscale_(optimizer)
+                        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.clip)
+                    scaler.step(optimizer)
+                    scaler.update()
+                    optimizer.zero_grad()
+            """,
+        ),
+        Example(
+            """
             import math
 
             import torch
@@ -470,6 +508,18 @@ class DoubleUnscale(Rule):
                 scaler.step(optimizer)
                 scaler.update()
         """,
+        """
+        import torch
+
+        def fresh_each_time(build, loader):
+            for x in loader:
+                model = build()
+                optimizer = torch.optim.SGD(model.parameters(), 0.1)
+                scaler = torch.amp.GradScaler("cuda")
+                scaler.scale(model(x).mean()).backward()
+                scaler.unscale_(optimizer)
+                print(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        """,
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
@@ -535,7 +585,7 @@ def _move_under_guard(context: Context, unscale: Event, statement: ast.stmt) -> 
         if step.module is module and step.scaler == unscale.scaler and step.optimizer == unscale.optimizer
     }
     clips = {clip.node for _, clip in scaling.events_of(context, Kind.CLIP) if clip.module is module}
-    start = scaling.guarded_alone(module, statement)
+    start = _whole(module, statement, clips)
     block = module.block(start)
     following = block[block.index(start) + 1 :]
     for index, guard in enumerate(following):
@@ -553,6 +603,16 @@ def _move_under_guard(context: Context, unscale: Event, statement: ast.stmt) -> 
             later = any(scaling.is_within(module, step, *rest) for step in steps)
             return _moved(move_after(module, moved, guard)) if later else None
     return None
+
+
+def _whole(module: Module, statement: ast.stmt, clips: set[ast.AST]) -> ast.stmt:
+    """The `if` around the call, if it holds nothing else but clips; else the statement of the call."""
+    parent = module.parent(statement)
+    if not isinstance(parent, ast.If) or parent.orelse or statement not in parent.body:
+        return statement
+    others = [item for item in parent.body if item is not statement]
+    clipping = all(any(scaling.is_within(module, clip, item) for clip in clips) for item in others)
+    return parent if clipping else statement
 
 
 def _moved(edits: tuple[Edit, ...]) -> Fix:

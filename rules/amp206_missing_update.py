@@ -8,10 +8,11 @@ from typing import ClassVar
 
 from amplint import scaling
 from amplint.context import Context
-from amplint.edit import insert_after, move_after
+from amplint.edit import insert_after, move_after, remove_statement
 from amplint.protocol import Event, Kind, Path
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.scaling import Fault
+from amplint.tree import Module
 
 
 class MissingUpdate(Rule):
@@ -188,6 +189,62 @@ class MissingUpdate(Rule):
                 optional(model, loader, optimizer, torch.amp.GradScaler("cuda") if fp16 else None)
             """,
         ),
+        Example(
+            """
+            import torch
+
+            class Trainer:
+                def __init__(self, model, optimizer):
+                    self.model, self.optimizer = model, optimizer
+                    self.scaler = torch.amp.GradScaler("cuda")
+
+                def step(self, x):
+                    self.optimizer.zero_grad()
+                    self.scaler.scale(self.model(x).mean()).backward()
+                    self.scaler.step(self.optimizer)  # expect
+
+                def epoch(self, loader):
+                    for x in loader:
+                        self.step(x)
+                    self.scaler.update()
+
+            def now_and_then(model, loader, optimizer, scaler: torch.amp.GradScaler):
+                for i, x in enumerate(loader):
+                    optimizer.zero_grad()
+                    scaler.scale(model(x).mean()).backward()
+                    scaler.step(optimizer)  # expect
+                    if i % 50 == 0:
+                        print(scaler.get_scale())
+                        scaler.update()
+            """,
+            """
+            import torch
+
+            class Trainer:
+                def __init__(self, model, optimizer):
+                    self.model, self.optimizer = model, optimizer
+                    self.scaler = torch.amp.GradScaler("cuda")
+
+                def step(self, x):
+                    self.optimizer.zero_grad()
+                    self.scaler.scale(self.model(x).mean()).backward()
+                    self.scaler.step(self.optimizer)
+                    self.scaler.update()
+
+                def epoch(self, loader):
+                    for x in loader:
+                        self.step(x)
+
+            def now_and_then(model, loader, optimizer, scaler: torch.amp.GradScaler):
+                for i, x in enumerate(loader):
+                    optimizer.zero_grad()
+                    scaler.scale(model(x).mean()).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+                    if i % 50 == 0:
+                        print(scaler.get_scale())
+            """,
+        ),
     )
     VALID: ClassVar = (
         """
@@ -267,6 +324,18 @@ class MissingUpdate(Rule):
                 if args.amp:
                     scaler.update()
         """,
+        """
+        import torch
+
+        def sometimes_both(model, loader, optimizer, scaler: torch.amp.GradScaler, every):
+            for i, x in enumerate(loader):
+                scaler.scale(model(x).mean()).backward()
+                if i % every == 0:
+                    scaler.step(optimizer)
+                    optimizer.zero_grad()
+                if i % every == 0:
+                    scaler.update()
+        """,
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
@@ -323,20 +392,41 @@ def _fix(context: Context, fault: Fault) -> Fix | None:
         return None
     (update,) = updates.values()
     moved = module.statement(update.node) if update.module is module else None
-    if moved is None or not _is_alone(moved, update) or not scaling.same_function(update, step):
+    if moved is None or not _is_alone(moved, update):
         return None
-    is_misplaced = fault.causes[0].kind is Kind.UPDATE and module.parent(moved) is module.parent(statement)
-    if not is_misplaced and not _follows_loop_of(context, statement, moved):
+    if not scaling.same_function(update, step):
+        return _moved_to_other_function(context, step, statement, moved)
+    is_early = fault.causes[0].kind is Kind.UPDATE and module.parent(moved) is module.parent(statement)
+    if not is_early and not _follows_loop_of(module, statement, moved) and not _is_sometimes(module, statement, moved):
         return None
     return Fix("Update the scaler after the step", Safety.SAFE, move_after(module, [moved], statement))
+
+
+def _moved_to_other_function(context: Context, step: Event, statement: ast.stmt, moved: ast.stmt) -> Fix | None:
+    assert step.scaler is not None
+    scaler = context.protocol.written(step.scaler, context.module, step.node)
+    if scaler is None:
+        return None
+    inserted = insert_after(context.module, statement, [f"{scaler}.update()"])
+    edits = (*inserted, *remove_statement(context.module, scaling.guarded_alone(context.module, moved)))
+    return Fix("Update the scaler after the step", Safety.SAFE, edits)
 
 
 def _is_alone(statement: ast.stmt, event: Event) -> bool:
     return isinstance(statement, ast.Expr) and statement.value is event.node
 
 
-def _follows_loop_of(context: Context, step: ast.stmt, update: ast.stmt) -> bool:
+def _is_sometimes(module: Module, step: ast.stmt, update: ast.stmt) -> bool:
+    """Whether the update stands below the step under a test of its own, with other statements."""
+    branch = module.parent(update)
+    if not isinstance(branch, ast.If) or len(branch.body) == 1 or update not in branch.body:
+        return False
+    block = module.block(step)
+    return branch in block[block.index(step) :]
+
+
+def _follows_loop_of(module: Module, step: ast.stmt, update: ast.stmt) -> bool:
     """Whether the update stands after a loop, in its block, that the step stands in."""
-    block = context.module.block(update)
+    block = module.block(update)
     loops = [item for item in block[: block.index(update)] if isinstance(item, ast.For | ast.AsyncFor | ast.While)]
-    return any(scaling.is_within(context.module, step, loop) for loop in loops)
+    return any(scaling.is_within(module, step, loop) for loop in loops)

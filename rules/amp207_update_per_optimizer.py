@@ -8,10 +8,11 @@ from typing import ClassVar
 
 from amplint import scaling
 from amplint.context import Context
-from amplint.edit import remove_statement
+from amplint.edit import move_after, remove_statement
 from amplint.protocol import Event, Kind, Path
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.scaling import Fault
+from amplint.tree import Module
 
 
 class UpdatePerOptimizer(Rule):
@@ -136,6 +137,32 @@ class UpdatePerOptimizer(Rule):
                     self.opt_g.zero_grad()
             """,
         ),
+        Example(
+            """
+            import torch
+
+            def train(model, optimizers, loader):
+                scaler = torch.amp.GradScaler("cuda")
+                for x in loader:
+                    scaler.scale(model(x).mean()).backward()
+                    for optimizer in optimizers:
+                        scaler.step(optimizer)
+                        scaler.update()  # expect
+                        optimizer.zero_grad()
+            """,
+            """
+            import torch
+
+            def train(model, optimizers, loader):
+                scaler = torch.amp.GradScaler("cuda")
+                for x in loader:
+                    scaler.scale(model(x).mean()).backward()
+                    for optimizer in optimizers:
+                        scaler.step(optimizer)
+                        optimizer.zero_grad()
+                    scaler.update()
+            """,
+        ),
     )
     VALID: ClassVar = (
         """
@@ -229,6 +256,16 @@ def _fix(context: Context, fault: Fault) -> Fix | None:
     update, step = fault.event, fault.causes[0]
     statement = context.module.statement(update.node)
     later = [e for e in fault.path.after(step) if e.kind is Kind.UPDATE and e.scaler == update.scaler]
-    if not isinstance(statement, ast.Expr) or not later or later[0].node is update.node:
+    if not isinstance(statement, ast.Expr) or not later:
         return None
+    if later[0].node is update.node:
+        return _after_the_loop(context.module, fault, statement)
     return Fix("Update once, after the last step", Safety.UNSAFE, remove_statement(context.module, statement))
+
+
+def _after_the_loop(module: Module, fault: Fault, statement: ast.Expr) -> Fix | None:
+    """Out of the loop over the optimizers, if the update stands right in it, with the step."""
+    loop = module.parent(statement)
+    if not isinstance(loop, ast.For) or not scaling.is_within(module, fault.causes[0].node, *loop.body):
+        return None
+    return Fix("Update once, after the last step", Safety.UNSAFE, move_after(module, [statement], loop))

@@ -77,7 +77,7 @@ class GradUsedWhileScaled(Rule):
                     # annealed noise
                     for p in model.parameters():
                         if p.grad is not None:
-                            p.grad += sigma * torch.randn_like(p)  # expect
+                            p.grad += sigma * torch.randn_like(p.grad)  # expect
                     scaler.step(optimizer)
                     scaler.update()
             """,
@@ -92,7 +92,7 @@ class GradUsedWhileScaled(Rule):
                     # annealed noise
                     for p in model.parameters():
                         if p.grad is not None:
-                            p.grad += sigma * torch.randn_like(p)
+                            p.grad += sigma * torch.randn_like(p.grad)
                     scaler.step(optimizer)
                     scaler.update()
             """,

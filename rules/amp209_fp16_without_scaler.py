@@ -351,7 +351,11 @@ def _enabled(region: Region) -> ast.expr | None:
     call = _autocast_call(region)
     if call is None:
         return None
-    positions = [_ENABLED_POSITIONS.get(name) for name in region.why[0].module.names(call.func)]
+    module = region.why[0].module
+    parent = module.parent(call)
+    if isinstance(parent, ast.IfExp) and parent.body is call:  # `autocast("cuda") if fp16 else nullcontext()`
+        return parent.test
+    positions = [_ENABLED_POSITIONS.get(name) for name in module.names(call.func)]
     return argument(call, "enabled", next((p for p in positions if p is not None), 2))
 
 
@@ -435,6 +439,8 @@ def _home(context: Context, function: Function, statement: ast.stmt, optimizer: 
 def _enabled_there(module: Module, region: Region, home: _Home) -> str | None:
     """The region's switch as it can be written where the scaler is made; "" if it needs none, None if it cannot."""
     enabled = _enabled(region)
+    if enabled is None and not region.certain:
+        return None
     if enabled is None or (isinstance(enabled, ast.Constant) and enabled.value is True):
         return ""
     root = enabled

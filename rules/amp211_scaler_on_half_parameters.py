@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
 from amplint import scaling
 from amplint.casts import Cast, half_casts
@@ -68,7 +68,7 @@ class ScalerOnHalfParameters(Rule):
 
             def train(net, loader):
                 net = net.cuda()
-                net.half()  # expect
+                net = net.half()  # expect
                 opt = torch.optim.SGD(net.parameters(), lr=0.1)
                 scaler = torch.amp.GradScaler("cuda")
                 for x in loader:
@@ -384,6 +384,13 @@ def _fix(context: Context, cast: Cast) -> Fix:
     return Fix("Keep the parameters in float32", Safety.UNSAFE, _without(context.module, cast))
 
 
+def _assigns_itself(statement: ast.AST | None, model: ast.expr) -> TypeGuard[ast.Assign]:
+    """Whether only `model = model` is left of `model = model.half()`."""
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return False
+    return ast.unparse(statement.targets[0]) == ast.unparse(model)
+
+
 def _without(module: Module, cast: Cast) -> tuple[Edit, ...]:
     """The call without its cast: the whole statement, the call of the chain, or the argument."""
     call = cast.call
@@ -391,8 +398,8 @@ def _without(module: Module, cast: Cast) -> tuple[Edit, ...]:
     if cast.dtype is not None and (others or not isinstance(call.func, ast.Attribute) or call.func.attr != "to"):
         return remove_argument(module, call, cast.dtype)
     statement = module.parent(call)
-    if isinstance(statement, ast.Expr):
-        return remove_statement(module, statement)
     assert isinstance(call.func, ast.Attribute)
+    if isinstance(statement, ast.Expr) or _assigns_itself(statement, call.func.value):
+        return remove_statement(module, statement)
     start = layout(module).span(call.func.value, parentheses=True)[1]
     return (Edit(start, module.source.span(call)[1], ""),)
