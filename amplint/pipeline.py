@@ -77,6 +77,11 @@ class Linter:
             note=checked.note,
         )
 
+    def died(self, path: Path, cause: str) -> Judgement:
+        """What is said of a file at which the process that judged it died."""
+        finding = _incomplete(path, f"not judged: the process died ({cause})")
+        return Judgement((unplaced(finding),) if finding.code in self.plan.codes else ())
+
     def check(self, path: Path) -> Checked:
         """The findings in the file at an absolute path, sorted. Never raises for what is in the file."""
         try:

@@ -55,7 +55,7 @@ def _explain_values(place: str, paths: tuple[Path, ...], options: dict[str, Any]
         raise click.BadParameter(f"{place!r} is not FILE:LINE", param_hint="--explain-values")
     run = prepare(paths or (Path(name),), options)
     try:
-        write(run.linter.explain_values(Path(name).absolute(), int(line)))
+        write(run.linter.explain_values(Path(name).absolute(), int(line)).rstrip("\n") + "\n")
     except LookupError as error:
         raise Failure(str(error)) from None
 
@@ -91,10 +91,11 @@ def _watch(paths: tuple[Path, ...], options: dict[str, Any]) -> NoReturn:
 
 def judge(run: Run, *, verbose: bool, quiet: bool) -> list[Judgement]:
     """The judgements of a run in the order of its files; notes and tracebacks go to standard error."""
-    judgements = []
-    for path in progress(run.files):
-        judgement = run.linter.judge(path)
-        judgements.append(judgement)
+    from amplint.workers import judge_all
+
+    judged = dict(progress(judge_all(run.linter, run.files, run.jobs), len(run.files)))
+    judgements = [judged[index] for index in range(len(run.files))]
+    for path, judgement in zip(run.files, judgements, strict=True):
         if judgement.note and not quiet:
             complain(f"{path}: {judgement.note}")
         if verbose:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,6 +36,7 @@ class Run:
     files: list[Path]
     linter: Linter
     standard_input: bool
+    jobs: int | None
 
 
 def run_options(command: F) -> F:
@@ -80,6 +81,7 @@ _RUN_OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
     click.option("--config", type=_PATH, help="The configuration file."),
     click.option("--isolated", is_flag=True, help="Ignore all configuration files."),
+    click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes to judge with [one for each processor]."),
     click.option("-q", "--quiet", is_flag=True, help="Print the findings alone."),
     click.option("-v", "--verbose", is_flag=True, help="Print tracebacks and what was skipped."),
 )
@@ -141,10 +143,10 @@ def prepare(paths: tuple[Path, ...], options: dict[str, Any]) -> Run:
     gc.set_threshold(100_000, 50, 1_000)  # trees and memories live long: looking through them often frees nothing
     plan = Plan(settings.codes, settings.options, settings.ignored_in)
     linter = Linter(lambda: surroundings(around, files, settings.excludes), plan, contents)
-    return Run(settings, files, linter, standard_input)
+    return Run(settings, files, linter, standard_input, options["jobs"])
 
 
-def progress(items: Sequence[T], *, verb: str = "Checking") -> Iterator[T]:
+def progress(items: Iterable[T], total: int, *, verb: str = "Checking") -> Iterator[T]:
     """The items, with a line on a waiting terminal's standard error after the first second."""
     if not sys.stderr.isatty():
         yield from items
@@ -153,7 +155,7 @@ def progress(items: Sequence[T], *, verb: str = "Checking") -> Iterator[T]:
     for number, item in enumerate(items):
         if time.monotonic() - begun > 1:
             shown = True
-            sys.stderr.write(f"\r\x1b[K{verb} {number} of {len(items)}")
+            sys.stderr.write(f"\r\x1b[K{verb} {number} of {total}")
             sys.stderr.flush()
         yield item
     if shown:

@@ -76,25 +76,35 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
 
 def mend(run: Run, *, unsafe: bool, verbose: bool = False) -> list[Outcome]:
     """Fix all files of a run in memory, until no fix brings out another."""
+    from amplint.workers import judge_all
+
     outcomes = [Outcome(path) for path in run.files]
-    for _ in range(_PASSES):
-        moving = progress(outcomes, verb="Fixing")
-        if not sum(_mend_file(run, outcome, unsafe=unsafe, verbose=verbose) for outcome in moving):
+    for number in range(_PASSES):
+        for index, judgement in progress(judge_all(run.linter, run.files, run.jobs), len(run.files)):
+            outcomes[index].remaining = tuple(diagnostic.finding for diagnostic in judgement.diagnostics)
+            if verbose and number == 0:
+                complain("\n".join(judgement.failures))
+        fixable = [outcome for outcome in outcomes if any(_applicable(f, unsafe) for f in outcome.remaining)]
+        if not sum(
+            _mend_file(run, outcome, unsafe=unsafe) for outcome in progress(fixable, len(fixable), verb="Fixing")
+        ):
             break
     return outcomes
 
 
-def _mend_file(run: Run, outcome: Outcome, *, unsafe: bool, verbose: bool) -> bool:
+def _applicable(finding: Finding, unsafe: bool) -> bool:
+    from amplint.rule import Safety
+
+    return finding.fix is not None and (unsafe or finding.fix.safety is Safety.SAFE)
+
+
+def _mend_file(run: Run, outcome: Outcome, *, unsafe: bool) -> bool:
     """Fix one file as it now stands. True if that changed it."""
     from amplint.fix import fix_source
 
     linter, path = run.linter, outcome.path
     checked = linter.check(path)
-    outcome.remaining = checked.findings
-    if verbose:
-        for failure in checked.failures:
-            complain(failure)
-    if checked.source is None or not any(finding.fix for finding in checked.findings):
+    if checked.source is None:
         return False
 
     def find(source: Source) -> Sequence[Finding]:
