@@ -108,7 +108,9 @@ def is_shifted(value: Value, dim: float | None = None, depth: int = _DEPTH) -> b
         return True
     if value.op == "sub":
         other = value.operand("other")
-        return _is_extreme(other, _MAXIMA, dim) or _any_shifted(value.operand("input"), dim, depth)
+        if _is_extreme(other, _MAXIMA, dim) or _is_own_element(value):
+            return True
+        return _any_shifted(value.operand("input"), dim, depth)
     if value.op == "neg":
         return any(
             v.op == "sub"
@@ -166,6 +168,13 @@ def _is_scaled_magnitude(value: Value, depth: int) -> bool:
     return (
         any(inner is not value and _is_scaled_magnitude(inner, depth - 1) for inner in bare(value)) if depth else False
     )
+
+
+def _is_own_element(difference: Value) -> bool:
+    """Whether what is subtracted is an element of the tensor it is subtracted from: `x - x[0, x.argmax()]`."""
+    peeled = difference.engine.peel(difference.operand("other"), ARRANGED)
+    tensors = [core for value in difference.operand("input") for core in bare(value)]
+    return any(p.took("index") and difference.engine.same(p.core, tensor) for p in peeled for tensor in tensors)
 
 
 def _is_extreme(values: Iterable[Value], ops: tuple[str, ...], dim: float | None) -> bool:
