@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from amplint import scaling
 from amplint.context import Context
-from amplint.edit import move_before
+from amplint.edit import insert_after, move_before, remove_statement, replace
 from amplint.protocol import Event, Kind, Path, Symbol
-from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
+from amplint.rule import Edit, Example, Finding, Fix, Rule, Safety, Severity
 from amplint.scaling import Fault
 from amplint.tree import Module
 
@@ -52,7 +52,8 @@ class ScalerRecreated(Rule):
     ```
 
     ## Fix
-    Unsafe: the constructor moves before the loop; none where it would have to move to another function.
+    Unsafe: the constructor moves before the loop, or from a method to `__init__`; none where the scaler would have to
+    be passed on from another function.
 
     ## References
     - [GradScaler](https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler)
@@ -142,6 +143,48 @@ class ScalerRecreated(Rule):
                         grad_scaler.update()
             """,
         ),
+        Example(
+            """
+            import torch
+
+            class Learner:
+                def __init__(self, model, amp):
+                    self.model = model
+                    self.amp = amp
+                    self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+                def learn(self, x):
+                    scaler = torch.amp.GradScaler("cuda", enabled=self.amp)  # expect
+                    self.optimizer.zero_grad()
+                    scaler.scale(self.model(x).mean()).backward()
+                    scaler.step(self.optimizer)
+                    scaler.update()
+
+                def fit(self, loader):
+                    for x in loader:
+                        self.learn(x)
+            """,
+            """
+            import torch
+
+            class Learner:
+                def __init__(self, model, amp):
+                    self.model = model
+                    self.amp = amp
+                    self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                    self.scaler = torch.amp.GradScaler("cuda", enabled=self.amp)
+
+                def learn(self, x):
+                    self.optimizer.zero_grad()
+                    self.scaler.scale(self.model(x).mean()).backward()
+                    self.scaler.step(self.optimizer)
+                    self.scaler.update()
+
+                def fit(self, loader):
+                    for x in loader:
+                        self.learn(x)
+            """,
+        ),
     )
     VALID: ClassVar = (
         """
@@ -203,6 +246,23 @@ class ScalerRecreated(Rule):
             def fit(self, loader):
                 for x in loader:
                     self.step(x)
+        """,
+        """
+        import torch
+
+        def federated(model, clients, rounds):
+            for _ in range(rounds):
+                for loader in clients:
+                    local_training(model, loader)
+
+        def local_training(model, loader):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for x in loader:
+                optimizer.zero_grad()
+                scaler.scale(model(x).mean()).backward()
+                scaler.step(optimizer)
+                scaler.update()
         """,
     )
 
@@ -273,12 +333,59 @@ def _steps_repeatedly(context: Context, constructor: ast.AST) -> bool:
 
 
 def _fix(module: Module, constructor: ast.AST) -> Fix | None:
-    """Before the loop, if the constructor stands right in one and needs nothing that changes there."""
     statement = module.statement(constructor)
-    loop = module.parent(statement)
-    if not isinstance(statement, ast.Assign) or not isinstance(loop, _LOOPS) or statement not in loop.body:
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return None
+    edits = _before_loop(module, statement) or _into_init(module, statement)
+    return Fix("Make the scaler once", Safety.UNSAFE, edits) if edits else None
+
+
+def _before_loop(module: Module, statement: ast.Assign) -> tuple[Edit, ...]:
+    """Before the loop that the constructor stands right in, if it needs nothing that changes there."""
+    loop = module.parent(statement)
+    if not isinstance(loop, _LOOPS) or statement not in loop.body:
+        return ()
     bound = {n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
     if any(isinstance(node, ast.Name) and node.id in bound for node in ast.walk(statement.value)):
-        return None
-    return Fix("Make the scaler before the loop", Safety.UNSAFE, move_before(module, [statement], loop))
+        return ()
+    return move_before(module, [statement], loop)
+
+
+def _into_init(module: Module, statement: ast.Assign) -> tuple[Edit, ...]:
+    """To the end of `__init__`, as an attribute, from the top of another method of the class."""
+    method, target = module.function(statement), statement.targets[0]
+    cls = module.class_of(method) if method is not None else None
+    init = next((f for f in cls.body if isinstance(f, ast.FunctionDef) and f.name == "__init__"), None) if cls else None
+    if method is None or init is None or init is method or statement not in method.body or not init.args.args:
+        return ()
+    receiver = init.args.args[0].arg
+    text = module.source.segment(statement.value)
+    if "\n" in text or not _is_known_in(module, init, receiver, statement.value):
+        return ()
+    if isinstance(target, ast.Attribute):
+        attribute, uses = module.source.segment(target), list[ast.Name]()
+    elif isinstance(target, ast.Name) and len(module.bindings(method, target.id)) == 1:
+        attribute = f"{receiver}.{target.id}"
+        uses = [n for n in ast.walk(method) if isinstance(n, ast.Name) and n.id == target.id and n is not target]
+    else:
+        return ()
+    return (
+        *insert_after(module, init.body[-1], [f"{attribute} = {text}"]),
+        *remove_statement(module, statement),
+        *(replace(module, use, attribute) for use in uses),
+    )
+
+
+def _is_known_in(module: Module, init: ast.FunctionDef, receiver: str, value: ast.expr) -> bool:
+    """Whether an expression means in `__init__` what it means elsewhere: globals, and attributes that are set there."""
+    attributes = {n.attr for n in ast.walk(init) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
+    for node in ast.walk(value):
+        if isinstance(node, ast.Name) and node.id == receiver:
+            parent = module.parent(node)
+            if not isinstance(parent, ast.Attribute) or parent.attr not in attributes:
+                return False
+        elif isinstance(node, ast.Name):
+            found = module.lookup(node.id, node)
+            if found is not None and (found[0] is not module.tree or module.bindings(init, node.id)):
+                return False
+    return True
