@@ -251,6 +251,9 @@ class WhereNanGradient(Rule):
         def square(x):
             return torch.where(x > 0, x ** 2, x ** 3)
 
+        def overlap(inter, area_a, area_b):
+            return torch.where(inter > 0, inter / (area_a + area_b - inter), 0.0)
+
         def weighted(target, p, scale):
             return target * torch.log(p) + torch.log(p) * scale
         """,
@@ -364,15 +367,20 @@ def _has_lost_floor(clamped: Value) -> bool:
 
 def _tests(where: Value, division: Value) -> bool:
     """Whether the condition compares the denominator with a constant: that is what says it may be 0."""
-    denominator = division.argument("other")
-    read = set() if denominator is None else {ast.unparse(name) for name in half.names_in(denominator)}
+    denominators = division.operand("other")
     for condition in where.operand("condition"):
         for test in patterns.bare(condition):
             for side, constant in (("input", "other"), ("other", "input")):
-                node = test.argument(side)
-                if test.op in _COMPARISONS and node is not None and test.number(constant) is not None:
-                    return any(ast.unparse(name) in read for name in half.names_in(node))
+                if test.op in _COMPARISONS and test.number(constant) is not None:
+                    return any(
+                        where.engine.same(a, b) for a in map(_magnitude, test.operand(side)) for b in denominators
+                    )
     return False
+
+
+def _magnitude(tested: Value) -> Value:
+    """x, where |x| is what a condition looks at."""
+    return tested.operand("input")[0] if tested.op == "abs" and tested.operand("input") else tested
 
 
 def _is_mask(product: Value, name: str) -> bool:
