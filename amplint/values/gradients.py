@@ -122,11 +122,19 @@ def _is_tracked(value: Value) -> bool:
             continue
         names = [name for name in current.arguments if name not in _NO_OPERANDS]
         operands = [operand for name in names for operand in current.operand(name)]
-        if not current.is_tensor_op or not operands:
+        if not current.is_tensor_op or not operands or _has_parameters(current):
             return True
         pending += [operand for operand in operands if operand not in known]
         known.update(operands)
     return bool(pending)
+
+
+def _has_parameters(value: Value) -> bool:
+    """Whether a value is what a module with weights of its own (a Linear, a LayerNorm) makes of its input."""
+    operation = value.operation
+    if operation is None or operation.kind not in (Kind.LAYER, Kind.NORM) or "weight" in value.arguments:
+        return False
+    return bool(operation.modules) and operation.name not in ("interpolate", "local_response_norm")
 
 
 def _is_untracked(value: Value) -> bool:
