@@ -172,6 +172,7 @@ class _Passes:
         self.attributes: dict[tuple[str, str], list[ast.Attribute]] = {}
         self.stable: dict[tuple[ast.AST, str], bool] = {}
         self.bound: dict[ast.AST, frozenset[str]] = {}
+        self.facts: dict[tuple[ast.AST, ast.expr, bool], Facts] = {}
         for node in module.parents:
             if isinstance(node, ast.Name):
                 self.names.setdefault(node.id, []).append(node)
@@ -204,6 +205,15 @@ class _Passes:
             stores = (n.id for n in ast.walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
             self.bound[loop] = frozenset(stores)
         return self.bound[loop]
+
+    def stable_facts(self, scope: ast.AST, test: ast.expr, outcome: bool) -> Facts:
+        """What a test's outcome says of names that keep their value throughout `scope`."""
+        key = (scope, test, outcome)
+        if key not in self.facts:
+            self.facts[key] = frozenset(
+                fact for fact in _facts(test, outcome) if all(self.is_stable(scope, n) for n in _names_in(fact[0]))
+            )
+        return self.facts[key]
 
     def is_stable(self, scope: ast.AST, name: str) -> bool:
         """Whether `name` (or `self.x`) has one value throughout `scope`: bound at most once, and not in a loop."""
@@ -435,10 +445,7 @@ class _Pass:
         return {reaching: held | facts for reaching, held in states.items() if not contradict(held, facts)}
 
     def _stable_facts(self, test: ast.expr, outcome: bool) -> Facts:
-        scope = self.scope
-        return frozenset(
-            fact for fact in _facts(test, outcome) if all(self.passes.is_stable(scope, n) for n in _names_in(fact[0]))
-        )
+        return self.passes.stable_facts(self.scope, test, outcome)
 
     def _forget(self, states: States, loop: ast.AST) -> States:
         """Tests on names that the loop binds say nothing about its next turn."""

@@ -38,6 +38,7 @@ class Module:
         self._bindings: dict[ast.AST, dict[str, list[ast.AST]]] = {tree: {}}
         self._import_targets: dict[tuple[ast.AST, str], str] = {}
         self._declared: dict[ast.AST, dict[str, ast.AST]] = {}
+        self._scopes: dict[ast.AST, ast.AST] = {}
         self._walk()
 
     # -- structure ---------------------------------------------------------------------------------------------
@@ -89,6 +90,8 @@ class Module:
 
     def scope(self, node: ast.AST) -> Scope:
         """The scope in which names at `node` are looked up."""
+        if (known := self._scopes.get(node)) is not None:
+            return known  # type: ignore[return-value]
         child = node
         for ancestor in self.ancestors(node):
             if isinstance(ancestor, _SCOPES) and not _outside(ancestor, child, self.parents):
@@ -223,6 +226,7 @@ class Module:
         if isinstance(node, ast.Call):
             self.calls.append(node)
         elif isinstance(node, ast.Name):
+            self._scopes[node] = scope
             if not isinstance(node.ctx, ast.Load):
                 self._bind(self._store_scope(node, scope), node.id, node)
         elif isinstance(node, ast.arg):

@@ -15,8 +15,12 @@ def feasible(site: Site, node: ast.AST) -> bool:
     """Whether the branches around `node` can be taken in this frame. True where a test is not decided."""
     if site.frame.call is None and site.frame.receiver is None:
         return True
-    tests = (*flow.branches_around(site.module, node), *_survived(site.module, node))
+    tests = site.engine.remember(("tests", node), lambda: _tests_around(site.module, node), tuple)
     return all(truth(site, test) in (None, outcome) for test, outcome in tests)
+
+
+def _tests_around(module: Module, node: ast.AST) -> tuple[tuple[ast.expr, bool], ...]:
+    return (*flow.branches_around(module, node), *_survived(module, node))
 
 
 def _survived(module: Module, node: ast.AST) -> Iterator[tuple[ast.expr, bool]]:

@@ -268,15 +268,21 @@ class Values:
     def _buffers(self, cls: Definition) -> dict[str, list[tuple[Module, ast.expr, Definition]]]:
         found: dict[str, list[tuple[Module, ast.expr, Definition]]] = {}
         for base in self.project.mro(cls):
-            for node in ast.walk(base.node):
-                if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and len(node.args) >= 2):
-                    continue
+            for node in self._registrations(base.module):
                 name, function = node.args[0], base.module.function(node)
-                registers = node.func.attr in ("register_buffer", "register_parameter")
-                if registers and isinstance(name, ast.Constant) and isinstance(name.value, str) and function:
+                if function is None or base.module.class_of(function) is not base.node:
+                    continue
+                if isinstance(name, ast.Constant) and isinstance(name.value, str):
                     entry = (base.module, node.args[1], Definition(base.module, function))
                     found.setdefault(name.value, []).append(entry)
         return found
+
+    def _registrations(self, module: Module) -> tuple[ast.Call, ...]:
+        """The calls of a file that register a buffer or a parameter."""
+        key = ("registrations", module.tree)
+        names = ("register_buffer", "register_parameter")
+        found = (c for c in module.calls if _last_name(c.func) in names and len(c.args) >= 2)
+        return self.remember(key, lambda: tuple(found), tuple)
 
     def _callable(self, module: Module, node: ast.AST) -> ast.AST | None:
         """The function or lambda whose activation evaluates `node`."""
@@ -314,6 +320,8 @@ class Values:
         for call in module.calls:
             if half and not self.frame_index.reaches(module, call):
                 continue
+            if _takes_other_arguments(module, call):
+                continue
             if _last_name(call.func) in spelled or self._may_be_alias(module, call, spelled, instances):
                 yield call
         if any(row.operators for row in rows):
@@ -340,6 +348,14 @@ class Values:
             found = module.lookup(func.id, func)
             return found is not None and not any(isinstance(n, (*_CALLABLES, ast.ClassDef)) for n in found[1])
         return instances
+
+
+def _takes_other_arguments(module: Module, call: ast.Call) -> bool:
+    """Whether `x.name(…)` is given more than a tensor's method of that name takes: `logger.log(values)`."""
+    row = torch_ops.by_method(call.func.attr) if isinstance(call.func, ast.Attribute) else None
+    if row is None or row.kind is not torch_ops.Kind.ELEMENTWISE or len(call.args) < len(row.parameters):
+        return False
+    return not module.names(call.func)
 
 
 def _last_name(node: ast.expr) -> str:
