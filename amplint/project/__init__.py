@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from amplint.index import Summary, summarize
+from amplint import index
 from amplint.project import calls, classes, names
 from amplint.project.definitions import Callee, CallSite, Definition, default_of, parameters
 from amplint.project.files import Files
@@ -43,8 +43,8 @@ class Project:
         self._read = read
         self._questions = Questions()
         self._texts: dict[Path, str] = {}
-        self._summaries: dict[Path, Summary] = {}
         self._imported: dict[tuple[str, Path], tuple[Path, ...]] = {}
+        self._defined: frozenset[str] | None = None
         self._unreadable: set[Path] = set()
         self._modules: WeakValueDictionary[Path, Module] = WeakValueDictionary()
         self._recent: OrderedDict[Path, Module] = OrderedDict()
@@ -80,17 +80,38 @@ class Project:
     def files_calling(self, name: str) -> tuple[Path, ...]:
         """The files in which something of this (undotted) name seems to be called."""
         self._questions.note("files_calling", name)
-        return tuple(path for path in self.files_mentioning(name) if name in self.summary(path).called)
+        key = ("calling", name)
+        return self.remember(
+            key, lambda: tuple(p for p in self._mentioning(name) if index.calls(self._text(p), name)), ()
+        )
 
     def files_deriving(self, name: str) -> tuple[Path, ...]:
         """The files in which a class of this (undotted) name seems to be a base."""
         self._questions.note("files_deriving", name)
-        return tuple(path for path in self.files_mentioning(name) if name in self.summary(path).bases)
+        key = ("deriving", name)
+        return self.remember(
+            key, lambda: tuple(p for p in self._mentioning(name) if index.derives(self._text(p), name)), ()
+        )
 
     def files_mentioning(self, word: str) -> tuple[Path, ...]:
         """The files whose text holds `word`."""
         self._questions.note("files_mentioning", word)
         return self._questions.remember(("mentioning", word), lambda: self._mentioning(word), ())
+
+    def defines(self, name: str) -> bool:
+        """Whether a function, class or attribute of this project seems to have this (undotted) name."""
+        self._questions.note("defines", name)
+        if self._defined is None:
+            self._defined = frozenset(name for path in self._paths for name in index.defined(self._text(path)))
+        return name in self._defined
+
+    def imports(self, path: Path, imported: Path) -> bool:
+        """Whether one file seems to import another, or its package."""
+        self._questions.note("module", str(path))
+        package = imported.parent / "__init__.py"
+        key = ("imported by", path)
+        modules = self.remember(key, lambda: tuple(dict.fromkeys(index.imported(self._text(path)))), ())
+        return any(found in (imported, package) for dotted in modules for found in self.files_of(dotted, path))
 
     def mentions(self, path: Path, word: str) -> bool:
         """Whether the text of one file holds `word`."""
@@ -105,12 +126,6 @@ class Project:
             if module := self.module(path):
                 yield module
 
-    def summary(self, path: Path) -> Summary:
-        """The names a file calls and derives from, without a parse."""
-        if path not in self._summaries:
-            self._summaries[path] = summarize(self._text(path))
-        return self._summaries[path]
-
     def add(self, module: Module) -> None:
         """Take a file as parsed elsewhere, so that it is not parsed again."""
         self._modules[module.source.path] = module
@@ -119,7 +134,6 @@ class Project:
     def forget(self, path: Path) -> None:
         """Read one file anew. Analyses made over this project must be made anew."""
         self._texts.pop(path, None)
-        self._summaries.pop(path, None)
         self._modules.pop(path, None)
         self._recent.pop(path, None)
         self._unreadable.discard(path)
