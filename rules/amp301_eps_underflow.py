@@ -32,7 +32,10 @@ _EPS = {
 }
 """Operations with an `eps`: its default, and the largest that is lost."""
 
-_GUARDS = ("add", *dict.fromkeys((*_LOWER, *_UPPER)))
+_STORES = {"where": ("input", "other"), "masked_fill": ("value",)}
+"""Operations that put a constant into a tensor, and its parameters."""
+
+_GUARDS = ("add", *_STORES, *dict.fromkeys((*_LOWER, *_UPPER)))
 
 
 class EpsUnderflow(Rule):
@@ -145,7 +148,8 @@ class EpsUnderflow(Rule):
                     1e-7, 1 - 1e-7)
                 rest = th.log(1 - h.tanh().abs().clamp(max=0.99999))  # expect
                 floor = th.maximum(h.abs(), th.tensor(1e-10))  # expect
-                return std.mean() + worst.mean() + rest.mean() + (1 / floor).mean()
+                sure = th.where(h == 0, 1e-12, h)  # expect
+                return sure.mean() + std.mean() + worst.mean() + rest.mean() + (1 / floor).mean()
             """,
             """
             import torch as th
@@ -160,7 +164,8 @@ class EpsUnderflow(Rule):
                     1e-7, 1 - 1e-7)
                 rest = th.log(1 - h.tanh().abs().float().clamp(max=0.99999))
                 floor = th.maximum(h.abs(), th.tensor(1e-10))
-                return std.mean() + worst.mean() + rest.mean() + (1 / floor).mean()
+                sure = th.where(h == 0, 1e-12, h)
+                return sure.mean() + std.mean() + worst.mean() + rest.mean() + (1 / floor).mean()
             """,
         ),
         Example(
@@ -387,6 +392,8 @@ def _lost(seen: Value) -> Iterator[_Lost]:
         yield from _lost_addend(seen, "input", "other")
     elif seen.op in _EPS:
         yield from _lost_eps(seen)
+    elif seen.op in _STORES:
+        yield from _lost_constant(seen)
     else:
         yield from _lost_bound(seen)
 
@@ -397,6 +404,14 @@ def _lost_addend(seen: Value, parameter: str, tensor: str) -> Iterator[_Lost]:
     for size in half.numbers(seen.operand(parameter)):
         if 0 < size <= _LARGEST_LOST:
             yield _Lost(parameter, size, tensor)
+
+
+def _lost_constant(seen: Value) -> Iterator[_Lost]:
+    """A constant that stands in for 0, and is stored as 0."""
+    for parameter in _STORES[seen.op]:
+        for size in half.numbers(seen.operand(parameter)):
+            if 0 < size <= _LARGEST_LOST and half.is_half(seen) is not Certainty.NEVER:
+                yield _Lost(parameter, size, "other" if parameter == "input" else "input")
 
 
 def _lost_bound(seen: Value) -> Iterator[_Lost]:
@@ -432,6 +447,10 @@ def _message(op: str, lost: _Lost) -> str:
         return (
             f"adding {lost.size:g} to a float16 tensor adds nothing ({_TO_ZERO}): where the tensor is 0, so is the sum"
         )
+    if op in _STORES:
+        return (
+            f"{lost.size:g} is stored as 0 in a float16 tensor ({_TO_ZERO}): the 0 that it stands in for is still there"
+        )
     if lost.size > 0.5:
         return (
             f"an upper bound of {lost.size:.9g} is 1 in float16, whose numbers just below 1 are 2**-11 = 0.000488 apart"
@@ -452,7 +471,7 @@ class _Mending:
     def fix(self) -> Fix | None:
         """The operation in float32; with a larger epsilon in a denominator; cast back in a half module."""
         tensors = [half.operand_node(self.value, name) for name in self._tensors()]
-        if self.value.in_place or None in tensors or not self._is_plain():
+        if self.value.in_place or self.value.op in _STORES or None in tensors or not self._is_plain():
             return None
         use = uses.use(self.module, self.value.node)
         edits = [e for node in tensors if node for e in half.upcast(self.module, node)]

@@ -330,11 +330,24 @@ def _singular_parts(values: tuple[Value, ...], depth: int = _DEPTH) -> Iterator[
                 yield from _singular_parts(value.operand(name), depth - 1)
 
 
-def _logs(values: tuple[Value, ...]) -> Iterator[Value]:
+def _logs(values: tuple[Value, ...], depth: int = 3) -> Iterator[Value]:
+    """The logarithms that a masked value is, or a sum or difference of, or `p * log(p)`."""
     for value in values:
         for bare in patterns.bare(value):
             if bare.op in _LOGS and _singular_operand(bare):
                 yield bare
+            elif depth and bare.op in ("add", "sub", "neg", "abs"):
+                yield from _logs((*bare.operand("input"), *bare.operand("other")), depth - 1)
+            elif depth and bare.op == "mul":
+                yield from _logs_weighted_by_themselves(bare)
+
+
+def _logs_weighted_by_themselves(product: Value) -> Iterator[Value]:
+    """log(p), where `product` is p * log(p)."""
+    for weight, factor in (("input", "other"), ("other", "input")):
+        for log in _logs(product.operand(factor), 0):
+            if any(log.engine.same(p, w) for p in log.operand("input") for w in product.operand(weight)):
+                yield log
 
 
 def _singular_operand(value: Value) -> str | None:
@@ -353,6 +366,8 @@ def _is_root(exponent: float | None) -> bool:
 def _reaches_zero(operand: Value) -> bool:
     """Whether an operand may be 0 or less, with no masking operation right before it that stops the gradient."""
     if operand.as_number() is not None or operand.op == "python" or operand.interval.positive:
+        return False
+    if operand.op == "add" and any(n > 0 for side in ("input", "other") for n in half.numbers(operand.operand(side))):
         return False
     bare = list(patterns.bare(operand))
     return not any(value.op in _MASKING and not _has_lost_floor(value) for value in bare)

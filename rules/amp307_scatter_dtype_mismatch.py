@@ -23,7 +23,12 @@ _WRITES = {
 }
 """Operations that write into a buffer, and the parameter that holds what they write."""
 
-_LONG = ("arange", "randperm", "randint", "nonzero", "argsort", "argmax", "argmin", "topk", "where")
+_LONG = ("nonzero", "where", "sort", "topk", "max", "min", "unique")
+"""Operations that give several tensors, of which an element is a tensor again."""
+
+_NO_INDICES = {Dtype.FLOAT16, Dtype.BFLOAT16, Dtype.FLOAT32, Dtype.FLOAT64, Dtype.NUMBER}
+_INDEX_WORDS = ("mask", "index", "indices")
+"""What a tensor or mask is called, where nothing else tells it from an integer."""
 
 
 class ScatterDtypeMismatch(Rule):
@@ -125,7 +130,7 @@ class ScatterDtypeMismatch(Rule):
                     self.gate = th.nn.Linear(dim, dim)
 
                 @th.autocast("cuda")
-                def forward(self, x, edges, order):
+                def forward(self, x, edges, order, edge_mask):
                     message = self.send(x)[edges[0]]
                     total = th.zeros(x.size(0), message.size(1), device=x.device)
                     total.index_add_(0, edges[1], message + 1)  # expect
@@ -133,6 +138,9 @@ class ScatterDtypeMismatch(Rule):
                     kept = th.zeros_like(message)
                     kept[th.argsort(order)] = message.softmax(-1)  # expect
                     kept[[0, 2]] = th.ones(2, message.size(1), device=x.device)  # expect
+                    found = order.nonzero(as_tuple=True)[0]
+                    total[found] = message[found]  # expect
+                    total[edge_mask] = self.gate(x)[edge_mask]  # expect
                     return total, kept
             """,
             """
@@ -145,7 +153,7 @@ class ScatterDtypeMismatch(Rule):
                     self.gate = th.nn.Linear(dim, dim)
 
                 @th.autocast("cuda")
-                def forward(self, x, edges, order):
+                def forward(self, x, edges, order, edge_mask):
                     message = self.send(x)[edges[0]]
                     total = th.zeros(x.size(0), message.size(1), device=x.device)
                     total.index_add_(0, edges[1], (message + 1).to(total.dtype))
@@ -153,6 +161,9 @@ class ScatterDtypeMismatch(Rule):
                     kept = th.zeros_like(message)
                     kept[th.argsort(order)] = message.softmax(-1).to(kept.dtype)
                     kept[[0, 2]] = th.ones(2, message.size(1), device=x.device).to(kept.dtype)
+                    found = order.nonzero(as_tuple=True)[0]
+                    total[found] = message[found].to(total.dtype)
+                    total[edge_mask] = self.gate(x)[edge_mask].to(total.dtype)
                     return total, kept
             """,
         ),
@@ -258,12 +269,18 @@ def _is_advanced_index(index: Value) -> bool:
         if isinstance(index.node, ast.List):
             return True
         return any(_is_advanced_index(v) for element in index.elements for v in index.engine.of_argument(element))
-    return index.is_tensor_op and bool(index.dtypes & {Dtype.INTEGER, Dtype.BOOL}) and not _is_single(index)
+    if _is_single(index) or index.dtypes & _NO_INDICES:
+        return False
+    is_named_so = isinstance(index.node, ast.Name) and any(word in index.node.id.lower() for word in _INDEX_WORDS)
+    is_integer = index.is_tensor_op and bool(index.dtypes & {Dtype.INTEGER, Dtype.BOOL})
+    return is_named_so or is_integer or index.engine.is_tensor(index) is Certainty.ALWAYS
 
 
 def _is_single(index: Value) -> bool:
     """Whether an index tensor may hold one number, which writes as an integer does."""
-    return index.op in ("getitem", "item") or (index.op in ("argmax", "argmin") and index.argument("dim") is None)
+    if index.op == "getitem":
+        return not any(source.op in _LONG for source in index.operand("input"))
+    return index.op in ("item", "constant") or (index.op in ("argmax", "argmin") and index.argument("dim") is None)
 
 
 def _message(seen: Value) -> str:

@@ -10,19 +10,12 @@ from typing import ClassVar, TypeAlias
 from amplint import half, patterns
 from amplint.context import Context
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
-from amplint.torch_ops import Kind
+from amplint.torch_ops import Kind, Operation
 from amplint.tree import Module
-from amplint.values import RegionKind, Value
+from amplint.values import Certainty, RegionKind, Value
 
 Block: TypeAlias = ast.With | ast.AsyncWith | ast.FunctionDef | ast.AsyncFunctionDef
 
-_AUTOCAST = (
-    "torch.autocast",
-    "torch.amp.autocast",
-    "torch.amp.autocast_mode.autocast",
-    "torch.cuda.amp.autocast",
-    "torch.cuda.amp.autocast_mode.autocast",
-)
 _HARMLESS = (Kind.SHAPE, Kind.CAST, Kind.COMPARISON, Kind.CREATE, Kind.SCATTER)
 """Operations that compute nothing with the numbers: a cast may follow."""
 
@@ -187,12 +180,12 @@ class DisabledRegionHalfInput(Rule):
             with torch.autocast("cuda", enabled=False):
                 return y.exp().mean()
 
-        def promoted(head: torch.nn.Linear, x):
+        def promoted(head: torch.nn.Linear, x, z):
             with torch.autocast("cuda"):
                 y = head(x)
                 target = y.softmax(-1)
             with torch.autocast("cuda", enabled=False):
-                return (y.view(-1) - target.view(-1)).abs().mean()
+                return (y.view(-1) - target.view(-1)).abs().mean() + torch.nn.functional.l1_loss(y, z)
         """,
     )
 
@@ -214,6 +207,16 @@ class DisabledRegionHalfInput(Rule):
                 )
 
 
+_PROMOTING_LOSSES = (
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "kl_div",
+    "binary_cross_entropy_with_logits",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Use:
     """An operand from outside the block, the operation that takes it, and where its float16 comes from."""
@@ -225,21 +228,23 @@ class _Use:
 
 def _disabled(context: Context) -> Iterator[Block]:
     """The blocks and functions under autocast(enabled=False)."""
-    for call in context.module.calls:
-        if not context.module.is_named(call.func, *_AUTOCAST) or not _is_off(context, call):
+    for node in context.module.parents:
+        if isinstance(node, ast.With | ast.AsyncWith):
+            switches = [item.context_expr for item in node.items]
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            switches = node.decorator_list
+        else:
             continue
-        parent = context.module.parent(call)
-        if isinstance(parent, ast.withitem):
-            parent = context.module.parent(parent)
-        if isinstance(parent, ast.With | ast.AsyncWith | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield parent
+        if any(_is_off(context, switch) for switch in switches):
+            yield node
 
 
-def _is_off(context: Context, call: ast.Call) -> bool:
-    given = [keyword.value for keyword in call.keywords if keyword.arg == "enabled"]
-    if not given and call.args and (context.module.name(call.func) or "").startswith("torch.cuda"):
-        given = call.args[:1]
-    return any(isinstance(node, ast.Constant) and node.value is False for node in given)
+def _is_off(context: Context, switch: ast.expr) -> bool:
+    """Whether a context manager or decorator is autocast(enabled=False), directly or through a variable."""
+    values = context.values.of(context.module, switch)
+    return bool(values) and all(
+        value.op == "autocast" and [flag.constant for flag in value.operand("enabled")] == [False] for value in values
+    )
 
 
 def _uses(context: Context, block: Block) -> Iterator[_Use]:
@@ -256,7 +261,7 @@ def _half_operands(context: Context, block: Block, value: Value) -> Iterator[_Us
         operation = seen.operation
         if seen.region.kind is not RegionKind.DISABLED or operation is None or operation.kind in _HARMLESS:
             continue
-        if not seen.may_be_half and operation.kind not in _NEEDS_ITS_WEIGHTS_DTYPE:
+        if not _computes_in_half(seen, operation):
             continue
         for name in seen.arguments:
             node = half.operand_node(seen, name)
@@ -265,6 +270,13 @@ def _half_operands(context: Context, block: Block, value: Value) -> Iterator[_Us
             )
             if node is not None and origin is not None:
                 yield _Use(node, seen, origin)
+
+
+def _computes_in_half(seen: Value, operation: Operation) -> bool:
+    """Whether a float16 operand makes the operation run in float16, or raise; a float32 target promotes."""
+    if seen.op in _PROMOTING_LOSSES:
+        return half.is_half(*seen.operand("target")) is Certainty.ALWAYS
+    return seen.may_be_half or operation.kind in _NEEDS_ITS_WEIGHTS_DTYPE
 
 
 def _is_outside(module: Module, block: Block, value: Value) -> bool:

@@ -193,12 +193,26 @@ class Regions:
                     continue
                 if func.attr in ("to", "type") and not any(_mentions_half(a) for a in _arguments(call)):
                     continue
+                if _is_for_saving(module, call):
+                    continue
                 site = Site(self.engine, module, self.engine.base(module, call))
                 if modules.cast_of(site, func.attr, Given.of_call(site, call)) not in FLOATS:
                     continue
                 for value in site.of(func.value):
                     if value.op in ("instance", "module", "sequential", "modules"):
                         yield site, call, value
+
+
+def _is_for_saving(module: Module, cast: ast.Call) -> bool:
+    """Whether a module is cast for a checkpoint: `model.half().state_dict()`, `torch.save(model.half(), …)`."""
+    for ancestor in module.ancestors(cast):
+        if isinstance(ancestor, ast.stmt):
+            return False
+        if isinstance(ancestor, ast.Attribute) and ancestor.attr == "state_dict":
+            return True
+        if isinstance(ancestor, ast.Call) and last_name(ancestor.func) in ("save", "save_pretrained", "save_file"):
+            return True
+    return False
 
 
 def _kind(dtypes: Dtypes, is_open: bool) -> tuple[RegionKind, bool]:
