@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable
 
+from amplint.flow import How, definitions
+from amplint.tree import Module
 from amplint.values import Certainty, Peeled, Value, Values
 
 _DEPTH = 8
@@ -81,9 +83,26 @@ def squared(values: Values, value: Value) -> tuple[Value, ...]:
 
 def rooted(value: Value) -> tuple[Value, ...]:
     """x, where `value` is sqrt(x) or x ** 0.5."""
-    if value.op == "sqrt" or (value.op == "pow" and value.number("exponent") == 0.5):
+    exponent = value.argument("exponent")
+    is_root = value.op == "pow" and exponent is not None and _is_written_number(exponent)
+    if value.op == "sqrt" or (is_root and value.number("exponent") == 0.5):
         return value.operand("input")
     return ()
+
+
+def is_made_here(module: Module, node: ast.expr | None) -> bool:
+    """Whether an expression is worked out in its own function: no constant or attribute, nor what only a caller gives.
+
+    It spares the rules that look for compositions the search for callers.
+    """
+    if isinstance(node, ast.Name):
+        return any(reaching.how is not How.PARAMETER for reaching in definitions(module, node))
+    return node is not None and not isinstance(node, ast.Attribute) and not _is_written_number(node)
+
+
+def _is_written_number(node: ast.expr) -> bool:
+    """Whether an expression is made of constants: `0.5`, `1 / 2`, `-1`."""
+    return not any(isinstance(part, ast.Name | ast.Attribute | ast.Call | ast.Subscript) for part in ast.walk(node))
 
 
 def exponential_factor(value: Value, depth: int = _DEPTH) -> Value | None:

@@ -215,6 +215,8 @@ class LogSumExp(Rule):
 
     def check(self, context: Context) -> Iterator[Finding]:
         for log in context.values.operations(context.module, "log", "log2", "log10"):
+            if not patterns.is_made_here(context.module, log.argument("input")):
+                continue
             sums = context.values.peel(log.operand("input"), patterns.GUARDED)
             if not patterns.every((peeled.core for peeled in sums), _is_sum_of_exponentials):
                 continue

@@ -143,6 +143,8 @@ class Log1pExp(Rule):
 
     def check(self, context: Context) -> Iterator[Finding]:
         for log in context.values.operations(context.module, "log", "log1p"):
+            if not patterns.is_made_here(context.module, log.argument("input")):
+                continue
             exponentials = _exponentials(log)
             if not patterns.every(exponentials, _may_overflow):
                 continue

@@ -150,11 +150,13 @@ class ManualSoftmax(Rule):
 
     def check(self, context: Context) -> Iterator[Finding]:
         for division in context.values.operations(context.module, "div"):
+            if not all(patterns.is_made_here(context.module, division.argument(name)) for name in ("input", "other")):
+                continue
             numerators = division.operand("input")
-            sums = context.values.peel(division.operand("other"), patterns.GUARDED)
             exponentials = [e for value in numerators if (e := patterns.exponential_factor(value)) is not None]
             if not exponentials or len(exponentials) < len(numerators) or not all(map(_is_unshifted, exponentials)):
                 continue
+            sums = context.values.peel(division.operand("other"), patterns.GUARDED)
             if not sums or not all(_sums_one(context.values, peeled.core, numerators) for peeled in sums):
                 continue
             limit = patterns.exp_limit(exponentials[0])

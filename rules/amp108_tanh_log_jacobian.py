@@ -193,6 +193,8 @@ class TanhLogJacobian(Rule):
 
     def check(self, context: Context) -> Iterator[Finding]:
         for log in context.values.operations(context.module, "log", "log1p"):
+            if not patterns.is_made_here(context.module, log.argument("input")):
+                continue
             insides = context.values.peel(log.operand("input"), patterns.GUARDED)
             found = [_tanh_squared(context, log, peeled.core) for peeled in insides]
             tangents = [tangent for tangent in found if tangent is not None]

@@ -231,6 +231,8 @@ class SqrtSumSquares(Rule):
 
     def check(self, context: Context) -> Iterator[Finding]:
         for root in context.values.operations(context.module, "sqrt", "pow"):
+            if not patterns.is_made_here(context.module, root.argument("input")):
+                continue
             sums = context.values.peel(patterns.rooted(root), patterns.GUARDED)
             if not patterns.every((p.core for p in sums), lambda core: _is_sum_of_squares(context.values, core)):
                 continue

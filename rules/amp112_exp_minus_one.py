@@ -143,14 +143,18 @@ class ExpMinusOne(Rule):
 def _exponential(difference: Value) -> Value | None:
     """exp(x), where an expression reads exp(x) - 1 or 1 - exp(x)."""
     for one, other in (("other", "input"), ("input", "other")):
-        values, node = difference.operand(other), difference.argument(other)
-        if patterns.is_number(difference.operand(one), 1) and len(values) == 1:
-            return values[0] if values[0].op == "exp" and values[0].node is node else None
+        constant, node = difference.argument(one), difference.argument(other)
+        if not isinstance(constant, ast.Constant) or constant.value != 1 or not isinstance(node, ast.Call):
+            continue
+        values = difference.operand(other)
+        return values[0] if len(values) == 1 and values[0].op == "exp" and values[0].node is node else None
     return None
 
 
 def _plus_one(log: Value) -> ast.expr | None:
     """x, where an expression reads log(1 + x), x being no exponential that AMP105 reports."""
+    if not isinstance(log.argument("input"), ast.BinOp | ast.Call):
+        return None
     sums = log.operand("input")
     if len(sums) != 1 or sums[0].node is not log.argument("input") or sums[0].op != "add":
         return None

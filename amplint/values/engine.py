@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from amplint import torch_ops
+from amplint import flow, torch_ops
 from amplint.context import Options
 from amplint.project import Definition, Project
 from amplint.tree import Module
@@ -346,8 +346,14 @@ class Values:
             return instances and not torch_ops.by_method(func.attr)
         if isinstance(func, ast.Name):
             found = module.lookup(func.id, func)
-            return found is not None and not any(isinstance(n, (*_CALLABLES, ast.ClassDef)) for n in found[1])
+            if found is None or any(isinstance(n, (*_CALLABLES, ast.ClassDef)) for n in found[1]):
+                return False
+            return instances or any(_is_partial(flow.binding(module, node).value) for node in found[1])
         return instances
+
+
+def _is_partial(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Call) and _last_name(value.func) == "partial"
 
 
 def _takes_other_arguments(module: Module, call: ast.Call) -> bool:
