@@ -511,6 +511,14 @@ class DoubleUnscale(Rule):
         """
         import torch
 
+        def bypassed(model, loader, optimizer, scaler: torch.amp.GradScaler):
+            for x in loader:
+                optimizer.zero_grad()
+                scaler.scale(model(x).mean()).backward()
+                scaler.unscale_(optimizer)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+
         def fresh_each_time(build, loader):
             for x in loader:
                 model = build()
@@ -539,8 +547,10 @@ class DoubleUnscale(Rule):
 def _second_unscales(path: Path) -> Iterator[Fault]:
     unscaled: dict[tuple[object, object], Event] = {}
     for event in path.events:
-        if event.kind is Kind.STEP and event.scaler is None:  # that of an optimizer that a framework has wrapped
-            unscaled = {key: first for key, first in unscaled.items() if not first.framework}
+        if event.kind is Kind.STEP and event.scaler is None:  # a framework's optimizer updates too; else it is AMP204's
+            unscaled = {
+                key: first for key, first in unscaled.items() if not first.framework and key[1] != event.optimizer
+            }
         if not scaling.is_scaling(event) or (event.framework and scaling.in_float16(event) is False):
             continue
         key = (event.scaler, event.optimizer)

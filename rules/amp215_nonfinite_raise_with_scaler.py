@@ -223,8 +223,15 @@ class NonfiniteRaiseWithScaler(Rule):
             model, optimizer = fabric.setup(model, optimizer)
             for x in loader:
                 fabric.backward(model(x).mean())
-                fabric.clip_gradients(model, optimizer, clip_val=0.5)
                 fabric.clip_gradients(model, optimizer, max_norm=1.0, error_if_nonfinite=False)
+                optimizer.step()
+
+        def by_value(model, optimizer, loader):
+            fabric = Fabric(precision="16-mixed")
+            model, optimizer = fabric.setup(model, optimizer)
+            for x in loader:
+                fabric.backward(model(x).mean())
+                fabric.clip_gradients(model, optimizer, clip_val=0.5)
                 optimizer.step()
         """,
     )

@@ -146,6 +146,18 @@ class GradsClearedBeforeStep(Rule):
                 scaler.step(opt)
                 scaler.update()
         """,
+        """
+        import torch
+
+        def single_gradients(model, x, optimizer, scaler: torch.amp.GradScaler):
+            scaler.scale(model(x).mean()).backward()
+            model.embedding.weight.grad.zero_()
+            for p in model.parameters():
+                if torch.isnan(p.grad).any():
+                    p.grad = None
+            scaler.step(optimizer)
+            scaler.update()
+        """,
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
@@ -176,6 +188,8 @@ def _cleared_before_step(context: Context, path: Path) -> Iterator[Fault]:
 
 def _clears(context: Context, path: Path, zero: Event, step: Event) -> bool:
     """Whether a zero_grad concerns the optimizer that is stepped."""
+    if _is_of_one_parameter(zero):
+        return False
     if zero.optimizer is not None:
         return zero.optimizer == step.optimizer
     owners = context.protocol.owners(path, zero)
@@ -184,6 +198,12 @@ def _clears(context: Context, path: Path, zero: Event, step: Event) -> bool:
     stepped = {event.optimizer for event in path.events if event.kind is Kind.STEP}
     cleared = {event.value for event in path.events if event.kind is Kind.ZERO}
     return len(stepped) == 1 and len(cleared) == 1
+
+
+def _is_of_one_parameter(zero: Event) -> bool:
+    """Whether a single `.grad` is cleared, not one after the other in a loop without a test."""
+    is_gradient = isinstance(zero.subject, ast.Attribute) and zero.subject.attr == "grad"
+    return is_gradient and not isinstance(zero.module.parent(zero.module.statement(zero.node)), ast.For)
 
 
 def _fix(context: Context, fault: Fault) -> Fix | None:
