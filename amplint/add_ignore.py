@@ -7,9 +7,13 @@ import tokenize
 from collections import defaultdict
 from collections.abc import Iterable
 
+from amplint.own_rules import OWN_RULES
 from amplint.rule import Edit, Finding
 from amplint.source import Source
-from amplint.suppress import NEVER_SUPPRESSED, Suppression, find_suppressions, ignore_comment
+from amplint.suppress import Suppression, find_suppressions, ignore_comment
+
+_OWN = frozenset(rule.code for rule in OWN_RULES)
+"""What amplint says of its own work is no fault of the code; it is not silenced in it."""
 
 
 def ignore_edits(source: Source, findings: Iterable[Finding]) -> tuple[list[Edit], list[Finding]]:
@@ -21,7 +25,7 @@ def ignore_edits(source: Source, findings: Iterable[Finding]) -> tuple[list[Edit
     wanted: defaultdict[int, set[str]] = defaultdict(set)
     hopeless = []
     for finding in findings:
-        if finding.code in NEVER_SUPPRESSED:
+        if finding.code in _OWN:
             continue
         line = next((n for n in range(finding.start.line, finding.end.line + 1) if n in places), None)
         if line is None:
