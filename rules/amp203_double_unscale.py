@@ -555,8 +555,8 @@ def _second_unscales(path: Path) -> Iterator[Fault]:
             continue
         key = (event.scaler, event.optimizer)
         if event.kind is Kind.UNSCALE and (event.optimizer is not None or event.framework):
-            if key in unscaled:
-                yield Fault(path, event, (unscaled[key],))
+            if first := unscaled.get(key):
+                yield Fault(path, event, (first, *_new_rounds(path, first, event)))
             unscaled[key] = event
         elif event.kind is Kind.STEP:
             unscaled[key] = event
@@ -564,6 +564,12 @@ def _second_unscales(path: Path) -> Iterator[Fault]:
             unscaled = {key: first for key, first in unscaled.items() if first.kind is not Kind.STEP}
         elif event.kind in (Kind.UPDATE, Kind.SCALER):
             unscaled = {other: first for other, first in unscaled.items() if other[0] != event.scaler}
+
+
+def _new_rounds(path: Path, first: Event, second: Event) -> list[Event]:
+    """The last begin of a loop's turn between two events."""
+    events = path.events[path.events.index(first) : path.events.index(second)]
+    return [event for event in events if event.kind is Kind.ROUND][-1:]
 
 
 def _fix(context: Context, fault: Fault) -> Fix | None:

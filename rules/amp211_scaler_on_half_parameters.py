@@ -215,6 +215,26 @@ class ScalerOnHalfParameters(Rule):
                     scaler.update()
             """,
         ),
+        Example(
+            """
+            import torch
+            from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+            def main(name, data):
+                model = AutoModelForSequenceClassification.from_pretrained(name, torch_dtype=torch.float16)  # expect
+                args = TrainingArguments("out", fp16=True, learning_rate=2e-5)
+                Trainer(model=model, args=args, train_dataset=data).train()
+            """,
+            """
+            import torch
+            from transformers import AutoModelForSequenceClassification, Trainer, TrainingArguments
+
+            def main(name, data):
+                model = AutoModelForSequenceClassification.from_pretrained(name)
+                args = TrainingArguments("out", fp16=True, learning_rate=2e-5)
+                Trainer(model=model, args=args, train_dataset=data).train()
+            """,
+        ),
     )
     VALID: ClassVar = (
         """
@@ -305,6 +325,24 @@ class ScalerOnHalfParameters(Rule):
                 scaler.step(optimizer)
                 scaler.update()
         """,
+        """
+        import torch
+        from peft import get_peft_model
+        from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+        def adapters(name, config, data):
+            model = AutoModelForCausalLM.from_pretrained(name, torch_dtype=torch.float16)
+            model = get_peft_model(model, config)
+            Trainer(model=model, args=TrainingArguments("out", fp16=True), train_dataset=data).train()
+
+        def in_bfloat16(name, data):
+            model = AutoModelForCausalLM.from_pretrained(name, torch_dtype=torch.bfloat16)
+            Trainer(model, TrainingArguments("out", bf16=True), train_dataset=data).train()
+
+        def pure_float16(name, data):
+            model = AutoModelForCausalLM.from_pretrained(name, torch_dtype=torch.float16)
+            Trainer(model, TrainingArguments("out"), train_dataset=data).train()
+        """,
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
@@ -361,9 +399,13 @@ def _constructed_near(event: Event) -> Iterator[Definition]:
 
 
 def _cast_and_fitted(context: Context) -> Iterator[tuple[None, Cast]]:
-    """The casts on modules that a Lightning Trainer with float16 precision fits."""
+    """The casts on modules that a Trainer of Lightning or transformers trains in float16."""
     module = context.module
     for call in module.calls:
+        if scaling.called(call).endswith("Trainer") and _has_fp16_arguments(context, call):
+            model = argument(call, "model", 0)
+            for cast in half_casts(context, module, model) if model is not None else ():
+                yield None, cast
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "fit":
             continue
         model = argument(call, "model", 0)
@@ -371,6 +413,16 @@ def _cast_and_fitted(context: Context) -> Iterator[tuple[None, Cast]]:
         if model is not None and any(_is_float16_trainer(*trainer) for trainer in trainers):
             for cast in half_casts(context, module, model):
                 yield None, cast
+
+
+def _has_fp16_arguments(context: Context, call: ast.Call) -> bool:
+    """Whether a transformers Trainer is given `TrainingArguments(fp16=True)`."""
+    arguments = argument(call, "args", 1)
+    for _, made in context.project.sources(context.module, arguments) if arguments is not None else ():
+        flag = argument(made, "fp16") if isinstance(made, ast.Call) else None
+        if isinstance(flag, ast.Constant) and flag.value is True:
+            return True
+    return False
 
 
 def _is_float16_trainer(module: Module, made: ast.expr) -> bool:

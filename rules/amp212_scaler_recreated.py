@@ -16,6 +16,9 @@ from amplint.scaling import Fault
 from amplint.tree import Module
 
 _OPTIMIZER = re.compile(r"optim|(^|_)opt(s|_|$)", re.IGNORECASE)
+_STEP = re.compile(
+    r"(train|training|optimi[sz]e|learn|update)\w*_(step|batch|iteration|iter)$|^(train|fit)_(one_)?(step|batch)"
+)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -185,6 +188,20 @@ class ScalerRecreated(Rule):
                         self.learn(x)
             """,
         ),
+        Example(
+            """
+            import torch
+
+            def training_step(model, batch, optimizer):
+                grad_scaler = torch.amp.GradScaler("cuda")  # expect
+                optimizer.zero_grad()
+                with torch.autocast("cuda"):
+                    loss = model(batch).mean()
+                grad_scaler.scale(loss).backward()
+                grad_scaler.step(optimizer)
+                grad_scaler.update()
+            """,
+        ),
     )
     VALID: ClassVar = (
         """
@@ -264,6 +281,24 @@ class ScalerRecreated(Rule):
                 scaler.step(optimizer)
                 scaler.update()
         """,
+        """
+        import torch
+
+        def test_one_step(model, batch):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            scaler.scale(model(batch).mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+        def train_batches(model, batches, optimizer):
+            scaler = torch.amp.GradScaler("cuda")
+            for batch in batches:
+                optimizer.zero_grad()
+                scaler.scale(model(batch).mean()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        """,
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
@@ -290,9 +325,22 @@ def _recreated_scalers(path: Path) -> Iterator[Fault]:
             made[event.scaler] = event
         elif event.kind is Kind.STEP and event.optimizer is not None and event.scaler in made:
             constructor = made[event.scaler]
+            if _is_own_of_step(constructor, event):
+                yield Fault(path, constructor, (event,))
             earlier = stepped.setdefault(event.scaler, {}).setdefault(event.optimizer, constructor)
             if earlier is not constructor and not _has_new_optimizer(path, earlier, constructor):
                 yield Fault(path, constructor, (event,))
+
+
+def _is_own_of_step(constructor: Event, step: Event) -> bool:
+    """Whether a function called a step, which nothing here calls, makes a scaler for the one step that it does."""
+    function = scaling.function_of(constructor)
+    if function is None or constructor.calls or not scaling.same_function(constructor, step):
+        return False
+    in_loop = any(
+        isinstance(a, _LOOPS) and scaling.is_within(step.module, a, function) for a in step.module.ancestors(step.node)
+    )
+    return bool(_STEP.search(function.name)) and not in_loop and not _makes_optimizer(function)
 
 
 def _has_new_optimizer(path: Path, earlier: Event, constructor: Event) -> bool:
