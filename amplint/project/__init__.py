@@ -108,10 +108,8 @@ class Project:
     def imports(self, path: Path, imported: Path) -> bool:
         """Whether one file seems to import another, or its package."""
         self._questions.note("module", str(path))
-        package = imported.parent / "__init__.py"
-        key = ("imported by", path)
-        modules = self.remember(key, lambda: tuple(dict.fromkeys(index.imported(self._text(path)))), ())
-        return any(found in (imported, package) for dotted in modules for found in self.files_of(dotted, path))
+        files = self.remember(("imports", path), lambda: self._imports(path), frozenset())
+        return imported in files or imported.parent / "__init__.py" in files
 
     def mentions(self, path: Path, word: str) -> bool:
         """Whether the text of one file holds `word`."""
@@ -250,6 +248,10 @@ class Project:
         finally:
             self.hops += 1
 
+    def calling_files(self, function: Definition) -> tuple[Path, ...]:
+        """The files in which `function` may be called, before anything is confirmed."""
+        return calls.calling_files(self, function)
+
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _parse(self, path: Path) -> Module | None:
@@ -268,6 +270,10 @@ class Project:
             except (OSError, UnreadableSourceError):
                 self._texts[path] = ""
         return self._texts[path]
+
+    def _imports(self, path: Path) -> frozenset[Path]:
+        modules = dict.fromkeys(index.imported(self._text(path)))
+        return frozenset(found for dotted in modules for found in self.files_of(dotted, path))
 
     def _mentioning(self, word: str) -> tuple[Path, ...]:
         return tuple(path for path in self._paths if word in self._text(path))

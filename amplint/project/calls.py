@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from amplint.project import classes
@@ -19,6 +20,8 @@ T = TypeVar("T")
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
+_FEW_FILES = 8
+"""Where more files call something of a name, only those that import the function's file are looked at."""
 _MAX_FILES = 40
 """A name that more files mention is too common to follow where it is handed on."""
 
@@ -102,6 +105,8 @@ def _find_targets(
         yield _Target(Definition(module, expression))
         return
     if isinstance(expression, ast.Attribute):
+        if expression.attr != "apply" and not project.defines(expression.attr):
+            return
         yield from _methods(project, module, expression, receiver)
     if isinstance(expression, ast.Name | ast.Attribute):
         for found in project.resolve(module, expression):
@@ -199,21 +204,41 @@ def _bind(target: _Target, call: ast.Call) -> Callee:
     return Callee(target.definition, target.receiver, target.cls, arguments, is_open)
 
 
-def _callers(project: Project, function: Definition) -> tuple[CallSite, ...]:
-    found: dict[ast.Call, CallSite] = {}
+def calling_files(project: Project, function: Definition) -> tuple[Path, ...]:
+    """The files in which `function` may be called, by name and imports; nothing is parsed beyond what names need."""
+    key = ("calling files", function.node)
+    return project.remember(key, lambda: tuple(_calling_files(project, function)), ())
+
+
+def _calling_files(project: Project, function: Definition) -> dict[Path, None]:
     here = function.module.source.path
+    found: dict[Path, None] = {}
     for name in called_as(project, function):
         paths = project.files_calling(name)
-        if len(paths) > _MAX_FILES:
-            paths = tuple(path for path in paths if path.parent == here.parent)
-        for path in paths:
-            module = project.module(path)
-            for used in project.uses(module).get(name, ()) if module else ():
-                assert module is not None
-                call = module.parent(used)
-                if isinstance(call, ast.Call) and call.func is used and _enters(project, module, call, function):
-                    found[call] = CallSite(module, call)
+        if len(paths) > _FEW_FILES:
+            paths = tuple(path for path in paths if path == here or _is_near(project, path, function))
+        found |= dict.fromkeys(paths)
+    return found
+
+
+def _callers(project: Project, function: Definition) -> tuple[CallSite, ...]:
+    found: dict[ast.Call, CallSite] = {}
+    names = called_as(project, function)
+    for path in calling_files(project, function)[:_MAX_FILES]:
+        module = project.module(path)
+        if module is None:
+            continue
+        for used in (node for name in names for node in project.uses(module).get(name, ())):
+            call = module.parent(used)
+            if isinstance(call, ast.Call) and call.func is used and _enters(project, module, call, function):
+                found[call] = CallSite(module, call)
     return tuple(found.values())
+
+
+def _is_near(project: Project, path: Path, function: Definition) -> bool:
+    """Whether a file that calls something of the function's name is likely to mean it: it imports its file."""
+    here = function.module.source.path
+    return project.imports(path, here) or (path.parent == here.parent and project.mentions(path, here.stem))
 
 
 def _enters(project: Project, module: Module, call: ast.Call, function: Definition) -> bool:

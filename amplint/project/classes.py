@@ -18,6 +18,9 @@ Ask: TypeAlias = Callable[[Module, ast.expr], Iterable[T]]
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
+_MANY_FILES = 8
+"""What a function that more files call is given says nothing about a parameter of it."""
+
 _SAME_OBJECT = frozenset(
     "to cuda cpu xpu half float bfloat16 double train eval requires_grad_ apply share_memory to_empty type "
     "compile merge_and_unload".split()
@@ -176,7 +179,7 @@ def through(project: Project, definition: Definition, ask: Ask[T]) -> list[T]:
         return []
     default = default_of(function, node.arg)
     found = list(ask(module, default)) if default else []
-    if project.hops == 0:
+    if project.hops == 0 or len(project.calling_files(Definition(module, function))) > _MANY_FILES:
         return found
     sites = project.callers(Definition(module, function))
     with project.one_hop():
