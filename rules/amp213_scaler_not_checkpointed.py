@@ -101,13 +101,15 @@ class ScalerNotCheckpointed(Rule):
                     self.grad_scaler.step(self.optimizer)
                     self.grad_scaler.update()
 
-                def save(self, path, epoch):
-                    state = {
+                def state(self, epoch):
+                    return {
                         "epoch": epoch,
                         "model": self.model.state_dict(),
                         "optimizer": self.optimizer.state_dict(),
                     }
-                    torch.save(state, path)  # expect
+
+                def save(self, path, epoch):
+                    torch.save(self.state(epoch), path)  # expect
             """,
             """
             import torch
@@ -122,14 +124,16 @@ class ScalerNotCheckpointed(Rule):
                     self.grad_scaler.step(self.optimizer)
                     self.grad_scaler.update()
 
-                def save(self, path, epoch):
-                    state = {
+                def state(self, epoch):
+                    return {
                         "epoch": epoch,
                         "model": self.model.state_dict(),
                         "optimizer": self.optimizer.state_dict(),
                         "grad_scaler": self.grad_scaler.state_dict(),
                     }
-                    torch.save(state, path)
+
+                def save(self, path, epoch):
+                    torch.save(self.state(epoch), path)
             """,
         ),
         Example(
@@ -279,14 +283,14 @@ class ScalerNotCheckpointed(Rule):
             state = call.args[0] if call.args else None
             if state is None or not (_is_save(module, call.func) or _is_saving_helper(call, state)):
                 continue
-            saved = list(_saved(module, state, _MAX_STEPS))
+            saved = list(_saved(context, module, state, _MAX_STEPS))
             if not _is_training_checkpoint(saved) or _mentions_scaler(module, call, saved):
                 continue
             scaler = _scaler_at(context, module, call)
             if scaler is None and not _callers_have_scaler(context, call):
                 continue
             message = "saves the optimizer's state but not the scaler's: a resumed run starts at scale 65536 again"
-            fix = _fix(context, call, scaler) if scaler else None
+            fix = _fix(context, call, saved, scaler) if scaler else None
             yield self.finding(context, call, message, fix=fix)
 
 
@@ -302,18 +306,24 @@ def _is_saving_helper(call: ast.Call, state: ast.expr) -> bool:
     return bool(re.search(r"(^|_)save(_|$)", last_name(call.func))) and isinstance(state, ast.Dict | ast.Name)
 
 
-def _saved(module: Module, node: ast.expr, steps: int) -> Iterator[ast.expr]:
-    """The expressions that make up what is saved: dictionaries, objects, entries added later, through variables."""
+def _saved(context: Context, module: Module, node: ast.expr, steps: int) -> Iterator[ast.expr]:
+    """The expressions that make up what is saved: dictionaries, objects, entries added later; through variables and
+    functions of this file that return it.
+    """
     yield node
     if isinstance(node, ast.Call):
         for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
             if isinstance(argument, ast.Name):
-                yield from _saved(module, argument, steps)
+                yield from _saved(context, module, argument, steps)
+        for callee in context.project.callees(module, node) if steps else ():
+            for inner in ast.walk(callee.function) if callee.module is module else ():
+                if isinstance(inner, ast.Return) and inner.value is not None:
+                    yield from _saved(context, module, inner.value, steps - 1)
     if not isinstance(node, ast.Name) or steps == 0:
         return
     for reaching in flow.definitions(module, node):
         if reaching.value is not None and not any(n is node for n in ast.walk(reaching.value)):
-            yield from _saved(module, reaching.value, steps - 1)
+            yield from _saved(context, module, reaching.value, steps - 1)
     for other in ast.walk(module.function(node) or module.tree):
         if isinstance(other, ast.Name) and other.id == node.id and isinstance(other.ctx, ast.Load):
             yield from _added(module, other)
@@ -446,10 +456,11 @@ def _callers_have_scaler(context: Context, call: ast.Call) -> bool:
     return any(_scaler_at(context, site.module, site.call) is not None for site in sites)
 
 
-def _fix(context: Context, call: ast.Call, scaler: ast.expr) -> Fix | None:
+def _fix(context: Context, call: ast.Call, saved: list[ast.expr], scaler: ast.expr) -> Fix | None:
     module = context.module
-    display = next((n for n in _saved(module, call.args[0], _MAX_STEPS) if isinstance(n, ast.Dict | ast.Call)), None)
-    if display is None or module.function(display) is not module.function(call):
+    displays = [node for node in saved if isinstance(node, ast.Dict)]
+    display = next((node for node in [*displays, *saved] if isinstance(node, ast.Dict | ast.Call)), None)
+    if display is None or not _can_be_written(module, scaler, display, call):
         return None
     key, written = last_name(scaler).lstrip("_"), ast.unparse(scaler)
     state = f"{written}.state_dict()"
@@ -465,6 +476,15 @@ def _fix(context: Context, call: ast.Call, scaler: ast.expr) -> Fix | None:
     else:
         return None
     return Fix("Save the scaler's state too", Safety.UNSAFE, edits)
+
+
+def _can_be_written(module: Module, scaler: ast.expr, display: ast.expr, call: ast.Call) -> bool:
+    """Whether the scaler is at hand at the dictionary too: in the same function, or an attribute of the same object."""
+    here, there = module.function(call), module.function(display)
+    if here is there:
+        return True
+    is_attribute = isinstance(scaler, ast.Attribute) and here is not None and there is not None
+    return is_attribute and module.class_of(here) is module.class_of(there) is not None  # type: ignore[arg-type]
 
 
 def _may_be_none(context: Context, scaler: ast.expr) -> bool:
