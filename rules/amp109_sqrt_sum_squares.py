@@ -199,6 +199,11 @@ class SqrtSumSquares(Rule):
             length = torch.sum(flow**2, dim=1).sqrt()
             return length < limit, (flow * flow).sum().sqrt().item()
 
+        def test_close(case, a, b):
+            gap = ((a - b) ** 2).sum() ** 0.5
+            case.assertLess(gap, 1e-3)
+            return float(torch.sqrt(torch.sum(a * a)))
+
         def logged(a, b):
             return (a - b).detach().square().sum().sqrt()
         """,

@@ -18,6 +18,9 @@ _CALLS = 3
 _NO_TENSORS = ("item", "tolist", "detach", "data")
 """What leaves the graph."""
 
+_TESTS = ("float", "print", "bool", "int", "isclose", "allclose")
+"""Functions that hand on no tensor; those named `assert…` do not either."""
+
 _NO_GRAD = (
     "torch.no_grad",
     "torch.inference_mode",
@@ -87,6 +90,9 @@ def _is_only_tested(value: Value) -> bool:
 
 
 def _is_test(parent: ast.AST | None) -> bool:
+    if isinstance(parent, ast.Call):
+        name = parent.func.attr if isinstance(parent.func, ast.Attribute) else getattr(parent.func, "id", "")
+        return name.startswith("assert") or name in _TESTS
     return isinstance(parent, ast.Compare) or (isinstance(parent, ast.Attribute) and parent.attr in _NO_TENSORS)
 
 
