@@ -51,7 +51,15 @@ def once(context: Context, find: Callable[[Path], Iterable[Fault]]) -> Iterator[
         for fault in find(path):
             if fault.module is context.module and fault.node not in seen:
                 seen.add(fault.node)
-                yield fault
+                if not _is_expected_to_raise(fault.module, fault.node):
+                    yield fault
+
+
+def _is_expected_to_raise(module: Module, node: ast.AST) -> bool:
+    """Whether a test wants the error: `with pytest.raises(RuntimeError):`."""
+    around = (a for a in module.ancestors(node) if isinstance(a, ast.With))
+    calls = (item.context_expr for block in around for item in block.items)
+    return any(isinstance(c, ast.Call) and called(c) in ("raises", "assertRaises", "assertRaisesRegex") for c in calls)
 
 
 def always(context: Context, find: Callable[[Path], Iterable[Fault]], node: ast.AST) -> bool:

@@ -309,6 +309,17 @@ class StepBypassesScaler(Rule):
             (alpha * (entropy.float().detach() - 1.0)).mean().backward()
             opt_alpha.step()
 
+        def float32_critic(gen, disc, opt_g, opt_d, x, z, scaler: torch.amp.GradScaler):
+            opt_g.zero_grad()
+            opt_d.zero_grad()
+            (disc(gen(z).detach()).mean() - disc(x).mean()).backward()
+            with torch.autocast("cuda"):
+                loss = -gen.score(z).mean()
+            scaler.scale(loss).backward()
+            scaler.step(opt_g)
+            opt_d.step()
+            scaler.update()
+
         def scheduled(model, x, optimizer, scheduler, ema, profiler, scaler: torch.amp.GradScaler):
             scaler.scale(model(x).mean()).backward()
             scaler.step(optimizer)
@@ -352,20 +363,30 @@ class StepBypassesScaler(Rule):
 def _bypassing_steps(path: Path) -> Iterator[Fault]:
     backward: Event | None = None
     since: list[Event] = []
+    plain: Event | None = None  # a backward pass without scaler that no step has used yet
     for event in path.events:
         if event.kind is Kind.BACKWARD:
             backward = event
             since = []
+            plain = event if event.scaler is None else plain
         elif event.kind is Kind.STEP and event.scaler is None and not event.framework and _is_scaled(backward):
             assert backward is not None
             own = (e for e in since if e.kind in (Kind.UNSCALE, Kind.STEP) and e.optimizer == event.optimizer)
-            if not _is_cleared(event, since) and not _is_tested(event, since):
+            is_of_plain_loss = plain is not None and _steps_another(event, since)
+            if not is_of_plain_loss and not _is_cleared(event, since) and not _is_tested(event, since):
                 yield Fault(path, event, (backward, *(e for e in own if scaling.is_scaling(e))))
+        if event.kind is Kind.STEP and event.scaler is None:
+            plain = None
         since.append(event)
 
 
 def _is_scaled(backward: Event | None) -> bool:
     return backward is not None and backward.scaled and not backward.framework
+
+
+def _steps_another(step: Event, since: list[Event]) -> bool:
+    """Whether the scaler has stepped another optimizer: the scaled loss may be that one's alone."""
+    return any(e.kind is Kind.STEP and scaling.is_scaling(e) and e.optimizer != step.optimizer for e in since)
 
 
 def _is_cleared(step: Event, since: list[Event]) -> bool:

@@ -327,6 +327,13 @@ class MissingUpdate(Rule):
         """
         import torch
 
+        def test_step_twice(model, x, optimizer, raises):
+            scaler = torch.amp.GradScaler("cuda")
+            scaler.scale(model(x).mean()).backward()
+            with raises(RuntimeError):
+                scaler.step(optimizer)
+                scaler.step(optimizer)
+
         def sometimes_both(model, loader, optimizer, scaler: torch.amp.GradScaler, every):
             for i, x in enumerate(loader):
                 scaler.scale(model(x).mean()).backward()
