@@ -76,9 +76,19 @@ def squared(values: Values, value: Value) -> tuple[Value, ...]:
         return value.operand("input")
     if value.op == "mul":
         left, right = value.operand("input"), value.operand("other")
-        if len(left) == len(right) and left and all(values.same(a, b) for a, b in zip(left, right, strict=True)):
+        if _reads_alike(value) or (len(left) == len(right) and all(map(values.same, left, right))):
             return left
     return ()
+
+
+def _reads_alike(product: Value) -> bool:
+    """Whether both factors are written with the same names and without calls, so that they are equal."""
+    left, right = product.argument("input"), product.argument("other")
+    if left is None or right is None or any(isinstance(node, ast.Call) for node in ast.walk(left)):
+        return False
+    return product.node is product.module.parent(left) is product.module.parent(right) and ast.dump(left) == ast.dump(
+        right
+    )
 
 
 def rooted(value: Value) -> tuple[Value, ...]:

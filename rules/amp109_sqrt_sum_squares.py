@@ -66,6 +66,10 @@ class SqrtSumSquares(Rule):
             def size(x: torch.Tensor):
                 squares = x * x
                 return squares.sum() ** 0.5  # expect
+
+            def first(pairs):
+                for x, *_ in pairs:
+                    yield torch.sqrt(torch.sum(x * x, dim=0))  # expect
             """,
             """
             import torch
@@ -78,6 +82,10 @@ class SqrtSumSquares(Rule):
 
             def size(x: torch.Tensor):
                 return torch.linalg.vector_norm(x)
+
+            def first(pairs):
+                for x, *_ in pairs:
+                    yield torch.linalg.vector_norm(x, dim=0)
             """,
         ),
         Example(
