@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amplint.protocol import ownership, parameters, places
-from amplint.protocol.entries import Entry, entries
+from amplint.protocol.entries import CLIMBS, Entry, entries, eventful
 from amplint.protocol.evaluate import Evaluator
 from amplint.protocol.events import Event, Kind, Path
 from amplint.protocol.interest import Interests
@@ -97,14 +97,23 @@ class Protocol:
         return self._of[module]
 
     def _judge(self, module: Module) -> _Judged:
-        found, limits = entries(self.project, module)
-        paths: list[Path] = []
-        for entry in found:
-            walked = self._walk(entry)
-            if walked.bound:
-                limits.append((entry.function.node if entry.function.module is module else module.tree, walked.bound))
-            paths += [path for path in walked.paths if any(event.module is module for event in path.events)]
-        return _Judged(tuple(paths), tuple(limits))
+        found: dict[Entry, None] = {}
+        limits: list[tuple[ast.AST, str]] = []
+        for function in eventful(self.project, module):
+            reason = ""
+            for climb in CLIMBS:
+                above = entries(self.project, function, climb)
+                if above is None:
+                    reason = "called from too many places"
+                    continue
+                reason = next((walked.bound for walked in map(self._walk, above) if walked.bound), "")
+                if not reason:
+                    found |= dict.fromkeys(above)
+                    break
+            if reason:
+                limits.append((function.node, reason))
+        paths = (path for entry in found for path in self._walk(entry).paths)
+        return _Judged(tuple(p for p in paths if any(e.module is module for e in p.events)), tuple(limits))
 
     def _walk(self, entry: Entry) -> _Walked:
         if entry not in self._walks:

@@ -9,8 +9,9 @@ from amplint.project import Definition, Project
 from amplint.protocol.interest import direct_events
 from amplint.tree import Module
 
+CLIMBS = (6, 2, 1, 0)
+"""How many calls up the entries lie; fewer, where there is too much to run from above."""
 _MAX_ENTRIES = 12
-_MAX_CLIMB = 6
 _MAX_RECEIVERS = 6
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -23,28 +24,26 @@ class Entry:
     receiver: Definition | None = None
 
 
-def entries(project: Project, module: Module) -> tuple[list[Entry], list[tuple[ast.AST, str]]]:
-    """The entries that lead to the events of `module`; and its functions that have too many, each with the reason."""
-    found: dict[Entry, None] = {}
-    limits: list[tuple[ast.AST, str]] = []
-    eventful = {module.function(node) or module.tree for node in direct_events(project, module)}
-    for node in sorted(eventful, key=lambda node: getattr(node, "lineno", 0)):
-        outermost = _outermost(project, Definition(module, node))
-        if len(outermost) > _MAX_ENTRIES:
-            limits.append((node, "called from too many places"))
-            continue
-        for function in outermost:
-            for receiver in _receivers(project, function):
-                found[Entry(function, receiver)] = None
-    return list(found), limits
+def eventful(project: Project, module: Module) -> list[Definition]:
+    """The functions of a file (or the file itself) with events of their own, in the order they stand."""
+    nodes = {module.function(node) or module.tree for node in direct_events(project, module)}
+    return [Definition(module, node) for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0))]
 
 
-def _outermost(project: Project, function: Definition) -> list[Definition]:
-    """The functions from which `function` is reached and that nothing else calls."""
+def entries(project: Project, function: Definition, climb: int) -> list[Entry] | None:
+    """The entries, at most `climb` calls up, that lead to a function. None: too many."""
+    outermost = _outermost(project, function, climb)
+    if len(outermost) > _MAX_ENTRIES:
+        return None
+    return [Entry(found, receiver) for found in outermost for receiver in _receivers(project, found)]
+
+
+def _outermost(project: Project, function: Definition, climb: int) -> list[Definition]:
+    """The functions from which `function` is reached and that nothing else calls, or that lie `climb` calls up."""
     seen = {function}
     level = [function]
     outermost: dict[Definition, None] = {}
-    for _ in range(_MAX_CLIMB):
+    for _ in range(climb):
         callers: list[Definition] = []
         for reached in level:
             above = [caller for caller in _callers(project, reached) if caller != reached]

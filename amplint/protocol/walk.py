@@ -17,8 +17,8 @@ from amplint.protocol.symbols import NONE, TRUE, Symbol
 from amplint.tree import Module
 
 _MAX_DEPTH = 8
-_MAX_STATES = 96
-_MAX_WORK = 30_000
+_MAX_STATES = 64
+_MAX_WORK = 12_000
 _MAX_LENGTH = 600
 _MAX_CALLEES = 4
 _ROUNDS = (1, 2)
