@@ -84,9 +84,19 @@ def judge(context: Context, value: Value, grade: Grade) -> Verdict | None:
 
 def is_half(*values: Value) -> Certainty:
     """Whether these alternatives are float16: all of them surely, one of them maybe, or none."""
-    if not any(value.may_be_half for value in values):
+    if not any(value.may_be_half for value in values) or _is_cast_by_flag(values):
         return Certainty.NEVER
     return Certainty.ALWAYS if all(value.is_half for value in values) else Certainty.MAY
+
+
+def _is_cast_by_flag(values: tuple[Value, ...], depth: int = 4) -> bool:
+    """Whether autocast hangs on a flag, and a cast to float32 stands in one branch: likely under the same flag."""
+    if not values or depth == 0 or any(value.is_half or value.region.certain for value in values):
+        return False
+    if len(values) > 1 and any(value.op in ("float", "to") and is_float32(value) for value in values):
+        return True
+    inner = (v.operand(v.operation.parameters[0]) for v in values if v.is_tensor_op and v.operation)
+    return any(_is_cast_by_flag(operands, depth - 1) for operands in inner)
 
 
 def is_float32(*values: Value) -> bool:
@@ -170,6 +180,12 @@ def numbers(values: Iterable[Value]) -> Iterator[float]:
         number = value.number(_FILLED_WITH[value.op]) if value.op in _FILLED_WITH else value.as_number()
         if number is not None:
             yield number
+
+
+def agreed(values: Iterable[Value], test: Callable[[float], bool]) -> list[float]:
+    """The constants among these alternatives, if all of them pass; where one does not, the author chose by dtype."""
+    found = list(numbers(values))
+    return found if all(test(number) for number in found) else []
 
 
 def is_local(module: Module, node: ast.expr) -> bool:

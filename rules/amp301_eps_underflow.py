@@ -333,6 +333,8 @@ class EpsUnderflow(Rule):
             with torch.autocast("cuda"):
                 h = layer(x)
                 gate = h.sigmoid()
+                floor = 1e-4 if h.dtype == torch.float16 else 1e-8
+                x = x / (h.std() + floor)
                 wide = gate / (gate.mean(1, keepdim=True) + 1e-5)
                 shifted = h.abs() + 1.0
                 return wide / (shifted + 1e-8), torch.from_numpy(counts)
@@ -401,16 +403,15 @@ def _lost(seen: Value) -> Iterator[_Lost]:
 def _lost_addend(seen: Value, parameter: str, tensor: str) -> Iterator[_Lost]:
     if not any(0.0 in value.interval for value in seen.operand(tensor)):
         return
-    for size in half.numbers(seen.operand(parameter)):
-        if 0 < size <= _LARGEST_LOST:
-            yield _Lost(parameter, size, tensor)
+    for size in half.agreed(seen.operand(parameter), lambda size: 0 < size <= _LARGEST_LOST):
+        yield _Lost(parameter, size, tensor)
 
 
 def _lost_constant(seen: Value) -> Iterator[_Lost]:
     """A constant that stands in for 0, and is stored as 0."""
     for parameter in _STORES[seen.op]:
-        for size in half.numbers(seen.operand(parameter)):
-            if 0 < size <= _LARGEST_LOST and half.is_half(seen) is not Certainty.NEVER:
+        for size in half.agreed(seen.operand(parameter), lambda size: 0 < size <= _LARGEST_LOST):
+            if half.is_half(seen) is not Certainty.NEVER:
                 yield _Lost(parameter, size, "other" if parameter == "input" else "input")
 
 
@@ -418,12 +419,12 @@ def _lost_bound(seen: Value) -> Iterator[_Lost]:
     """A lower bound that becomes 0, an upper one that becomes 1, where the tensor gets there."""
     tensors = seen.operand("input")
     if lower := _LOWER.get(seen.op):
-        for size in half.numbers(seen.operand(lower)):
-            if 0 < size <= _LARGEST_LOST and any(value.interval.lower <= 0 for value in tensors):
+        for size in half.agreed(seen.operand(lower), lambda size: 0 < size <= _LARGEST_LOST):
+            if any(value.interval.lower <= 0 for value in tensors):
                 yield _Lost(lower, size)
     if upper := _UPPER.get(seen.op):
-        for size in half.numbers(seen.operand(upper)):
-            if 0 < 1 - size <= _LARGEST_LOST_BELOW_ONE and any(value.interval.upper >= 1 for value in tensors):
+        for size in half.agreed(seen.operand(upper), lambda size: 0 < 1 - size <= _LARGEST_LOST_BELOW_ONE):
+            if any(value.interval.upper >= 1 for value in tensors):
                 yield _Lost(upper, size)
 
 

@@ -237,6 +237,8 @@ class ConstantOverflow(Rule):
                 bias = (1 - padding[:, None].long()) * -1e9
                 logits = layer(x) + bias
                 logits = logits.masked_fill(padding, float("-inf"))
+                lowest = -1e4 if logits.dtype == torch.float16 else -1e9
+                logits = logits.masked_fill(padding, lowest)
                 return logits.masked_fill(padding, torch.finfo(logits.dtype).min)
         """,
         """
@@ -294,10 +296,9 @@ def _grade(seen: Value) -> Certainty:
 def _overflows(seen: Value) -> Iterator[tuple[str, float]]:
     """The parameters whose constant is beyond the range of float16, with the constant."""
     for name in _PARAMETERS[seen.op]:
-        for alternative in seen.operand(name):
-            number = _number(alternative)
-            if number is not None and _is_beyond(seen, name, number):
-                yield name, number
+        found = [number for value in seen.operand(name) if (number := _number(value)) is not None]
+        if found and all(_is_beyond(seen, name, number) for number in found):
+            yield name, found[0]
 
 
 def _number(value: Value) -> float | None:

@@ -98,6 +98,10 @@ class WhereNanGradient(Rule):
 
             def ratio(a, b):
                 return torch.where(b == 0, torch.zeros_like(a), a / b)  # expect
+
+            def masked_loss(error, mask):
+                count = mask.bool().sum(-1)
+                return torch.where(count > 0, (error * mask).sum(-1) / count, 0.0)  # expect
             """,
             """
             import torch
@@ -115,6 +119,10 @@ class WhereNanGradient(Rule):
 
             def ratio(a, b):
                 return torch.where(b == 0, torch.zeros_like(a), a / torch.where(b == 0, 1.0, b))
+
+            def masked_loss(error, mask):
+                count = mask.bool().sum(-1)
+                return torch.where(count > 0, (error * mask).sum(-1) / torch.where(count > 0, count, 1.0), 0.0)
             """,
         ),
         Example(
@@ -224,6 +232,10 @@ class WhereNanGradient(Rule):
             y = x.detach()
             return torch.where(y > 0, y.log(), 0.0)
 
+        def average(values, lengths):
+            count = (values != 0).sum(-1)
+            return torch.where(count > 0, values.sum(-1) / count, 0.0)
+
         def window(size):
             t = torch.arange(size)
             return torch.where(t == 0, 1.0, torch.sin(t) / t)
@@ -273,7 +285,7 @@ def _first(context: Context, value: Value, claimed: precedence.Claims) -> _Maske
     """The first singular operation that `value` masks, in one of the ways to reach it, where gradients flow."""
     for seen in context.values.seen(value):
         for masked in _masked(seen):
-            if masked.singular.node not in claimed and context.values.gradients(masked.singular):
+            if masked.singular.node not in claimed and _is_learned_from(context, masked):
                 return masked
     return None
 
@@ -292,6 +304,18 @@ def _last_name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_learned_from(context: Context, masked: _Masked) -> bool:
+    """Whether a gradient flows. A quotient by a count is often an average of data: it must stand in a loss or layer."""
+    gradients, singular = context.values.gradients, masked.singular
+    if not gradients(singular):
+        return False
+    if singular.op != "div" or any(gradients(value) for value in singular.operand("other")):
+        return True
+    function = context.module.function(masked.mask.node)
+    name = "" if function is None else function.name.lower()
+    return name == "forward" or "loss" in name
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,7 +265,7 @@ def _tensors(seen: Value) -> list[str]:
 def _is_power_of_two(seen: Value) -> bool:
     """Whether an FFT has a size that cuFFT takes in float16; that of an STFT is a power of two unless it is known."""
     sizes = [seen.number(name) for name in _LENGTHS if name in seen.arguments]
-    if seen.op in ("stft", "istft") and None in sizes:
+    if seen.op in ("stft", "istft") and (not sizes or None in sizes):
         return True
     return any(size is not None and size > 0 and int(size) & (int(size) - 1) == 0 for size in sizes)
 

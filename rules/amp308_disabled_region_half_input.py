@@ -139,7 +139,7 @@ class DisabledRegionHalfInput(Rule):
                     right = encode(y)
                     loss = contrast(left, right)
                 with autocast(enabled=False):
-                    return loss.float() + left.float().exp().mean()
+                    return loss + left.float().exp().mean()
             """,
         ),
     )
@@ -179,6 +179,12 @@ class DisabledRegionHalfInput(Rule):
                 y = head(x)
             with torch.autocast("cuda", enabled=False):
                 return y.exp().mean()
+
+        def half_model(x):
+            model = torch.nn.Linear(8, 8).half()
+            y = model(x.half())
+            with torch.autocast("cuda", enabled=False):
+                return model(y) + y.exp()
 
         def promoted(head: torch.nn.Linear, x, z):
             with torch.autocast("cuda"):
@@ -265,9 +271,7 @@ def _half_operands(context: Context, block: Block, value: Value) -> Iterator[_Us
             continue
         for name in seen.arguments:
             node = half.operand_node(seen, name)
-            origin = next(
-                (v for v in seen.operand(name) if v.may_be_half and _is_outside(context.module, block, v)), None
-            )
+            origin = next((v for v in seen.operand(name) if _is_autocast_half(context.module, block, v)), None)
             if node is not None and origin is not None:
                 yield _Use(node, seen, origin)
 
@@ -279,9 +283,11 @@ def _computes_in_half(seen: Value, operation: Operation) -> bool:
     return seen.may_be_half or operation.kind in _NEEDS_ITS_WEIGHTS_DTYPE
 
 
-def _is_outside(module: Module, block: Block, value: Value) -> bool:
-    """Whether a tensor, reshaped or not, was computed outside the block."""
-    return all(
-        bare.module is not module or not any(ancestor is block for ancestor in module.ancestors(bare.node))
-        for bare in patterns.bare(value)
+def _is_autocast_half(module: Module, block: Block, value: Value) -> bool:
+    """Whether a tensor, reshaped or not, was made float16 by autocast outside the block (a half model means it)."""
+    bare = list(patterns.bare(value))
+    return (
+        value.may_be_half
+        and all(part.region.is_float16 for part in bare)
+        and not any(part.module is module and block in module.ancestors(part.node) for part in bare)
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from amplint import flow
 from amplint.tree import Module
+from amplint.values.dtype import Dtype
 from amplint.values.site import Site
 from amplint.values.value import Value
 
@@ -71,10 +72,23 @@ def _compared(site: Site, test: ast.Compare) -> bool | None:
     if len(test.ops) != 1 or not isinstance(test.left, ast.Name | ast.Attribute | ast.Constant):
         return None
     op, right = test.ops[0], test.comparators[0]
+    if isinstance(test.left, ast.Attribute) and test.left.attr == "dtype":
+        return _dtype_compared(site, test.left, op, right)
     if not isinstance(right, ast.Constant) or not isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
         return None
     equal = _agreed({_equals(value, right.value) for value in site.of(test.left)})
     return equal if equal is None or isinstance(op, ast.Is | ast.Eq) else not equal
+
+
+def _dtype_compared(site: Site, left: ast.expr, op: ast.cmpop, right: ast.expr) -> bool | None:
+    """`x.dtype == torch.float16`, `x.dtype in (torch.float16, torch.bfloat16)`, where the dtype of x is known."""
+    wanted = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else [right]
+    own = site.engine.named_dtypes(site.of(left))
+    others = site.engine.named_dtypes(tuple(v for node in wanted for v in site.of(node)))
+    if Dtype.UNKNOWN in own | others or not own or not others:
+        return None
+    is_in = True if own <= others and len(own) == 1 else False if own.isdisjoint(others) else None
+    return is_in if is_in is None or isinstance(op, ast.Eq | ast.In | ast.Is) else not is_in
 
 
 def _equals(value: Value, constant: object) -> bool | None:
