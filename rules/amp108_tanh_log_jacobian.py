@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
@@ -37,7 +38,8 @@ class TanhLogJacobian(Rule):
     ```
 
     ## Fix
-    Unsafe: the numbers change where the old ones were wrong. None where x is not at hand.
+    Unsafe: the numbers change where the old ones were wrong. None where x is not at hand, or where it is not known
+    whether the scale is a number or a tensor.
 
     ## References
     - [TanhTransform](https://pytorch.org/docs/stable/distributions.html#torch.distributions.transforms.TanhTransform)
@@ -89,6 +91,10 @@ class TanhLogJacobian(Rule):
                     half = (high - low) / 2
                     return th.log(half * (1 - y**2) + 1e-6)  # expect
 
+                def ranged(self, x, scale: th.Tensor):
+                    y = th.tanh(x)
+                    return self.prior(x) - th.log(scale * (1 - y**2) + 1e-6)  # expect
+
                 def clipped(self, x):
                     return (1 - th.tanh(x - 1) ** 2).clamp(min=1e-6).log()  # expect
             """,
@@ -106,6 +112,9 @@ class TanhLogJacobian(Rule):
                     y = th.tanh(x)
                     half = (high - low) / 2
                     return th.log(half * (1 - y**2) + 1e-6)
+
+                def ranged(self, x, scale: th.Tensor):
+                    return self.prior(x) - (th.log(scale) + 2 * (math.log(2) - x - th.nn.functional.softplus(-2 * x)))
 
                 def clipped(self, x):
                     return 2 * (math.log(2) - (x - 1) - th.nn.functional.softplus(-2 * (x - 1)))
@@ -243,8 +252,30 @@ def _may_add_epsilon(context: Context, operands: tuple[Value, ...]) -> bool:
     return bool(others) and all(value.as_number() is None for value in others)
 
 
+def _scaled(context: Context, product: Value) -> tuple[Value, ast.expr] | None:
+    """The scale in scale * (1 - tanh(x)**2), as a value and as it is written."""
+    for name, other in (("input", "other"), ("other", "input")) if product.op == "mul" else ():
+        factors, scales, node = product.operand(name), product.operand(other), product.argument(other)
+        found = _in_difference(context, factors[0]) if len(factors) == 1 else None
+        if found is not None and found.is_alone and len(scales) == 1 and node is not None:
+            return scales[0], node
+    return None
+
+
+def _log_of(rewrite: Rewrite, scaled: tuple[Value, ast.expr]) -> str:
+    """The logarithm of a scale: of a number or of a tensor. Raises UnmovableError where it is not known which."""
+    scale, node = scaled
+    number = scale.as_number()
+    if number is not None and number > 0:
+        return rewrite.call("math.log", rewrite.text(node))
+    if scale.engine.is_tensor(scale) is Certainty.ALWAYS:
+        return rewrite.call("torch.log", rewrite.text(node))
+    raise UnmovableError("the scale may be a number or a tensor")
+
+
 def _fix(context: Context, log: Value, inside: Peeled, tangent: _Tangent) -> Fix | None:
-    if not tangent.is_alone or not patterns.is_only_guarded(inside):
+    scaled = _scaled(context, inside.core)
+    if not (tangent.is_alone or scaled) or not patterns.is_only_guarded(inside):
         return None
     rewrite = Rewrite(context, log.node)
     try:
@@ -252,7 +283,8 @@ def _fix(context: Context, log: Value, inside: Peeled, tangent: _Tangent) -> Fix
         term, factor = rewrite.text(x, Precedence.TERM), rewrite.text(x, Precedence.UNARY)
         log_2 = rewrite.call("math.log", "2")
         softplus = rewrite.call("torch.nn.functional.softplus", f"-2 * {factor}")
-        rewrite.replace(log.node, f"2 * ({log_2} - {term} - {softplus})")
+        scale = f"{_log_of(rewrite, scaled)} + " if scaled else ""
+        rewrite.replace(log.node, f"{scale}2 * ({log_2} - {term} - {softplus})")
         return rewrite.fix("Use the identity with softplus", Safety.UNSAFE)
     except UnmovableError:
         return None

@@ -111,6 +111,9 @@ PROOFS = [
     # the log-determinant of tanh
     Proof("AMP108", "return torch.log(1 - torch.tanh(x) ** 2)", ((6.0, -6.0),), range=(-3.0, 3.0), tolerance=1e-7),
     Proof("AMP108", "return torch.log(1 - x.tanh().pow(2) + 1e-12)", ((6.0, 0.0),), range=(-3.0, 3.0), tolerance=1e-6),
+    Proof(
+        "AMP108", "return torch.log(2.5 * (1 - torch.tanh(x) ** 2))", ((6.0, 0.0),), range=(-3.0, 3.0), tolerance=1e-7
+    ),
     # vector_norm
     Proof("AMP109", "return torch.sqrt(torch.sum(x**2, dim=-1))", ((0.0, 0.0),)),
     Proof("AMP109", "return (x * x).sum().sqrt()", ((300.0, 0.0),)),
