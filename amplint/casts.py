@@ -196,9 +196,17 @@ def _last_statement_cast(module: Module, node: ast.Name | ast.Attribute, until: 
             statement = module.parent(call)
             if cast is not None and isinstance(statement, ast.Expr) and not _is_conditional(module, call, node):
                 found = cast
-        if _last_name(call.func) in _ADAPTERS and found is not None:
+        is_upcast = _last_name(call.func) in _ADAPTERS or _is_loop_upcast(module, call, text)
+        if is_upcast and found is not None:
             found = True
     return found
+
+
+def _is_loop_upcast(module: Module, call: ast.Call, text: str) -> bool:
+    """Whether a call casts the parameters of `text` to float32 one by one: `p.data = p.data.float()` in a loop."""
+    loop = next((a for a in module.ancestors(call) if isinstance(a, ast.For)), None)
+    iterated = ast.unparse(loop.iter) if loop is not None else ""
+    return cast_of(module, call) is True and text in iterated and "parameters" in iterated
 
 
 def _calls_between(scope: ast.AST, text: str, node: ast.expr, until: ast.expr) -> Iterator[ast.Call]:

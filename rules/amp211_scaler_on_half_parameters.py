@@ -315,6 +315,18 @@ class ScalerOnHalfParameters(Rule):
                 scaler.step(optimizer)
                 scaler.update()
 
+        def trainable_upcast(net, loader):
+            net.half()
+            for name, p in net.named_parameters():
+                if p.requires_grad:
+                    p.data = p.data.to(torch.float32)
+            optimizer = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            for x in loader:
+                scaler.scale(net(x).mean()).backward()
+                scaler.step(optimizer)
+                scaler.update()
+
         def on_old_devices(net, loader, old):
             if old:
                 net.half()
