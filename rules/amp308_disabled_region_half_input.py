@@ -9,10 +9,11 @@ from typing import ClassVar, TypeAlias
 
 from amplint import half, patterns
 from amplint.context import Context
+from amplint.project import Callee
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.torch_ops import Kind, Operation
 from amplint.tree import Module
-from amplint.values import Certainty, RegionKind, Value
+from amplint.values import Certainty, Frame, RegionKind, Value
 
 Block: TypeAlias = ast.With | ast.AsyncWith | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -62,6 +63,40 @@ class DisabledRegionHalfInput(Rule):
     triggers = ((b"autocast", b"False"),)
     fixable = "safe"
     INVALID: ClassVar = (
+        Example(
+            """
+            import torch
+            from losses import Sharpness
+
+            def train_step(head: torch.nn.Linear, x, y):
+                criterion = Sharpness()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    out = head(x)
+                    with torch.autocast("cuda", enabled=False):
+                        return criterion(out, y)  # expect
+            """,
+            """
+            import torch
+            from losses import Sharpness
+
+            def train_step(head: torch.nn.Linear, x, y):
+                criterion = Sharpness()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    out = head(x)
+                    with torch.autocast("cuda", enabled=False):
+                        return criterion(out.float(), y)
+            """,
+            {
+                "losses.py": """
+                from torch import nn
+
+                class Sharpness(nn.Module):
+                    def forward(self, logits, target):
+                        p = logits.softmax(-1)
+                        return (p * target).sum()
+                """,
+            },
+        ),
         Example(
             """
             import torch
@@ -144,6 +179,24 @@ class DisabledRegionHalfInput(Rule):
         ),
     )
     VALID: ClassVar = (
+        """
+        import torch
+        from torch import nn
+
+        class Careful(nn.Module):
+            def forward(self, p, t):
+                p = p.float()
+                return (p.softmax(-1) - t).abs().mean()
+
+        def adversarial(scores):
+            return sum((1 - s.float()).square().mean() for s in scores)
+
+        def step(head: nn.Linear, criterion: Careful, x, y):
+            with torch.autocast("cuda", dtype=torch.float16):
+                out = head(x)
+                with torch.autocast("cuda", enabled=False):
+                    return criterion(out, y) + adversarial([out, head(x.float())])
+        """,
         """
         import torch
         import torch.nn.functional as F
@@ -260,6 +313,8 @@ def _uses(context: Context, block: Block) -> Iterator[_Use]:
         for value in context.values.of(context.module, node):
             if value.node is node and value.is_tensor_op:
                 yield from _half_operands(context, block, value)
+        if isinstance(node, ast.Call):
+            yield from _handed_on(context, block, node)
 
 
 def _half_operands(context: Context, block: Block, value: Value) -> Iterator[_Use]:
@@ -274,6 +329,42 @@ def _half_operands(context: Context, block: Block, value: Value) -> Iterator[_Us
             origin = next((v for v in seen.operand(name) if _is_autocast_half(context.module, block, v)), None)
             if node is not None and origin is not None:
                 yield _Use(node, seen, origin)
+
+
+def _handed_on(context: Context, block: Block, call: ast.Call) -> Iterator[_Use]:
+    """The arguments that are float16 and with which a function of this project, called in the block, computes so."""
+    values = context.values
+    for callee in context.project.callees(context.module, call):
+        for frame in values.frames(callee.module, callee.function):
+            if frame.call is not call or frame.caller is None:
+                continue
+            for name, node in callee.arguments.items():
+                given = values.of(context.module, node, frame.caller)
+                origin = next((v for v in given if _is_autocast_half(context.module, block, v)), None)
+                operation = None if origin is None else _first_use(context, callee, name, frame)
+                if origin is not None and operation is not None:
+                    yield _Use(node, operation, origin)
+
+
+def _first_use(context: Context, callee: Callee, parameter: str, frame: Frame) -> Value | None:
+    """The operation in which a function uses its parameter first, if that runs in float16 in this activation."""
+    module = callee.module
+    loads = [
+        node
+        for node in ast.walk(callee.function)
+        if isinstance(node, ast.Name) and node.id == parameter and isinstance(node.ctx, ast.Load)
+    ]
+    for load in sorted(loads, key=lambda node: (node.lineno, node.col_offset)):
+        around = next((a for a in module.ancestors(load) if isinstance(a, ast.Call | ast.BinOp | ast.stmt)), None)
+        if not isinstance(around, ast.Call | ast.BinOp):
+            continue
+        for value in context.values.of(module, around, frame):
+            operation = value.operation if value.is_tensor_op and value.node is around else None
+            if operation is None or operation.kind in _HARMLESS:
+                continue
+            is_off = value.region.kind is RegionKind.DISABLED
+            return value if is_off and value.may_be_half and _computes_in_half(value, operation) else None
+    return None
 
 
 def _computes_in_half(seen: Value, operation: Operation) -> bool:
