@@ -72,30 +72,32 @@ def one_plus(value: Value) -> tuple[Value, ...]:
 
 def squared(values: Values, value: Value) -> tuple[Value, ...]:
     """x, where `value` is x ** 2, x.square() or x * x."""
-    if value.op == "square" or (value.op == "pow" and value.number("exponent") == 2):
-        return value.operand("input")
-    if value.op == "mul":
-        left, right = value.operand("input"), value.operand("other")
-        if _reads_alike(value) or (len(left) == len(right) and all(map(values.same, left, right))):
-            return left
-    return ()
+    return value.operand("input") if is_square(values, value) else ()
 
 
-def _reads_alike(product: Value) -> bool:
-    """Whether both factors are written with the same names and without calls, so that they are equal."""
-    left, right = product.argument("input"), product.argument("other")
-    if left is None or right is None or any(isinstance(node, ast.Call) for node in ast.walk(left)):
+def is_square(values: Values, value: Value) -> bool:
+    """Whether `value` is x ** 2, x.square() or x * x; it does not look at x, which may take long to find out."""
+    if value.op == "square":
+        return True
+    if value.op == "pow":
+        return _is_written(value.argument("exponent")) and value.number("exponent") == 2
+    return value.op == "mul" and _reads_alike(values, value)
+
+
+def _reads_alike(values: Values, product: Value) -> bool:
+    """Whether both factors are written alike and are equal, calls included."""
+    left, right = part(product, "input"), part(product, "other")
+    if left is None or right is None or ast.dump(left) != ast.dump(right):
         return False
-    return product.node is product.module.parent(left) is product.module.parent(right) and ast.dump(left) == ast.dump(
-        right
-    )
+    if not any(isinstance(node, ast.Call) for node in ast.walk(left)):
+        return True
+    return values.same_all(product.operand("input"), product.operand("other"))
 
 
 def rooted(value: Value) -> tuple[Value, ...]:
     """x, where `value` is sqrt(x) or x ** 0.5."""
-    exponent = value.argument("exponent")
-    is_root = value.op == "pow" and exponent is not None and _is_written_number(exponent)
-    if value.op == "sqrt" or (is_root and value.number("exponent") == 0.5):
+    is_written = value.op == "pow" and _is_written(value.argument("exponent"))
+    if value.op == "sqrt" or (is_written and value.number("exponent") == 0.5):
         return value.operand("input")
     return ()
 
@@ -107,12 +109,13 @@ def is_made_here(module: Module, node: ast.expr | None) -> bool:
     """
     if isinstance(node, ast.Name):
         return any(reaching.how is not How.PARAMETER for reaching in definitions(module, node))
-    return node is not None and not isinstance(node, ast.Attribute) and not _is_written_number(node)
+    return node is not None and not isinstance(node, ast.Attribute) and not _is_written(node)
 
 
-def _is_written_number(node: ast.expr) -> bool:
-    """Whether an expression is made of constants: `0.5`, `1 / 2`, `-1`."""
-    return not any(isinstance(part, ast.Name | ast.Attribute | ast.Call | ast.Subscript) for part in ast.walk(node))
+def _is_written(number: ast.expr | None) -> bool:
+    """Whether a number is written out: `0.5`, `1 / 2`, `-1`."""
+    names = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+    return number is not None and not any(isinstance(part, names) for part in ast.walk(number))
 
 
 def exponential_factor(value: Value, depth: int = _DEPTH) -> Value | None:

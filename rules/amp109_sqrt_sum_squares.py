@@ -11,7 +11,7 @@ from amplint.context import Context
 from amplint.edit import Precedence
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
-from amplint.values import Dtype, Peeled, Value, Values, round_to
+from amplint.values import Certainty, Dtype, Peeled, Value, Values, round_to
 
 _EPS = "1e-6"
 
@@ -173,6 +173,12 @@ class SqrtSumSquares(Rule):
         def distance(a, b):
             return torch.sqrt(((a - b) ** 2).sum(-1) + 1e-12) + (a - b).norm(dim=-1)
 
+        def pseudo_huber(x, c):
+            return torch.sqrt(x**2 + c**2) - c
+
+        def huber(prediction, target, args):
+            return torch.sqrt((prediction.float() - target.float()) ** 2 + args.delta**2)
+
         def norm(v, eps=1e-6):
             return v.square().sum(-1).add(eps).sqrt()
 
@@ -249,21 +255,31 @@ class SqrtSumSquares(Rule):
             sums = context.values.peel(patterns.rooted(root), patterns.GUARDED)
             if not patterns.every((p.core for p in sums), lambda core: _is_sum_of_squares(context.values, core)):
                 continue
-            if _is_kept_above_zero(context.values, root, sums):
+            if _is_taken_off_again(root) or _is_kept_above_zero(context.values, root, sums):
                 continue
             if not context.values.gradients(root) or not patterns.is_torch(context.values, root):
                 continue
-            half = any(value.may_be_half for value in patterns.rooted(root))
-            overflow = ", and x * x overflows above 255.94 in float16" if half else ""
-            message = f"the gradient of this root is NaN where the sum is 0{overflow}"
+            message = (
+                "the gradient of this root is NaN where the sum is 0 (in float16 x * x overflows above 255.94, too)"
+            )
             fix = _fix(context, root, sums[0]) if len(sums) == 1 else None
             yield self.finding(context, root.node, message, fix=fix)
+
+
+def _is_taken_off_again(root: Value) -> bool:
+    """Whether it is the pseudo-Huber loss, `sqrt(x**2 + c**2) - c`, whose c is a number."""
+    parent = root.module.parent(root.node)
+    if not isinstance(parent, ast.BinOp) or not isinstance(parent.op, ast.Sub) or parent.left is not root.node:
+        return False
+    inside = root.argument("input")
+    taken = ast.dump(parent.right)
+    return inside is not None and any(ast.dump(node) == taken for node in ast.walk(inside))
 
 
 def _is_kept_above_zero(values: Values, root: Value, sums: tuple[Peeled, ...]) -> bool:
     """Whether an epsilon or clamp inside the root keeps it above zero, however it is reached."""
     if not any(peeled.took("eps") or peeled.took("clamp") for peeled in sums):
-        return any(value.interval.positive for value in patterns.rooted(root))
+        return False
     return all(_has_floor(values, seen) for seen in values.seen(root))
 
 
@@ -288,17 +304,28 @@ def _is_sum_of_squares(values: Values, value: Value) -> bool:
         return patterns.every(value.operand("input"), lambda v: _is_square(values, v) or _is_sum_of_squares(values, v))
     if value.op == "div":
         return patterns.every(value.operand("input"), lambda v: _is_sum_of_squares(values, v))
-    if value.op == "add":
+    if value.op == "add" and not _adds_number(values, value):
         operands = (*value.operand("input"), *value.operand("other"))
         return patterns.every(operands, lambda v: _is_square(values, v) or _is_sum_of_squares(values, v))
     return False
+
+
+def _adds_number(values: Values, total: Value) -> bool:
+    """Whether one of the squares that are added may be of a number: `x**2 + args.delta**2` stays above zero."""
+    operands = (*total.operand("input"), *total.operand("other"))
+    bases = [(square.argument("input"), base) for square in operands for base in patterns.squared(values, square)]
+    certainties = [values.is_tensor(base) for _, base in bases]
+    unknown = [node for (node, _), sure in zip(bases, certainties, strict=True) if sure is Certainty.UNKNOWN]
+    if Certainty.NEVER in certainties or (unknown and Certainty.ALWAYS in certainties):
+        return True
+    return any(isinstance(node, ast.Attribute) and node.attr not in ("real", "imag", "grad") for node in unknown)
 
 
 def _is_square(values: Values, value: Value) -> bool:
     """Whether `value` is a square, or a square times something (a mask, a weight)."""
     if value.op == "mul" and any(_is_square(values, v) for side in ("input", "other") for v in value.operand(side)):
         return True
-    return any(bool(patterns.squared(values, inner)) for inner in patterns.bare(value))
+    return any(patterns.is_square(values, inner) for inner in patterns.bare(value))
 
 
 def _fix(context: Context, root: Value, peeled: Peeled) -> Fix | None:
