@@ -360,7 +360,8 @@ def _scaled_clips(context: Context, path: Path) -> Iterator[tuple[Event, Event]]
         match event.kind:
             case Kind.BACKWARD if event.scaler is not None:
                 known = pending.get(event.scaler)
-                pending[event.scaler] = _Scaled(event, known.unscaled if known else set())
+                shared = known is not None and len(_handled(path, event.scaler)) > 1
+                pending[event.scaler] = _Scaled(event, known.unscaled if known and shared else set())
             case Kind.UNSCALE | Kind.STEP if event.scaler in pending:
                 pending[event.scaler].unscaled.add(event.optimizer)
                 pending[event.scaler].untouched = False
@@ -382,11 +383,16 @@ def _clear(pending: dict[Symbol, _Scaled], zero: Event) -> None:
 
 
 def _is_scaled(context: Context, path: Path, clip: Event, scaler: Symbol, scaled: _Scaled) -> bool:
-    handled = {e.optimizer for e in path.events if e.kind in (Kind.STEP, Kind.UNSCALE) and e.scaler == scaler}
+    handled = _handled(path, scaler)
     owners = context.protocol.owners(path, clip)
     if owners is None:
         return scaled.untouched and bool(handled)
     return bool(owners & handled) and not owners & scaled.unscaled
+
+
+def _handled(path: Path, scaler: Symbol) -> set[Symbol | None]:
+    """The optimizers that a scaler unscales or steps on a path."""
+    return {e.optimizer for e in path.events if e.kind in (Kind.STEP, Kind.UNSCALE) and e.scaler == scaler}
 
 
 def _optimizer(context: Context, path: Path, backward: Event, clip: Event) -> Event | None:

@@ -30,6 +30,8 @@ _KEPT_TREES = 400
 """Parsed files held; about 3 MB each for a thousand lines."""
 
 
+_TEXTS_KEPT = 300_000_000
+"""Characters of text held; the files beyond are read again for each question."""
 _HOPS = 3
 """How many calls back a parameter is followed to the arguments it is given."""
 
@@ -43,6 +45,7 @@ class Project:
         self._read = read
         self._questions = Questions()
         self._texts: dict[Path, str] = {}
+        self._room = _TEXTS_KEPT
         self._imported: dict[tuple[str, Path], tuple[Path, ...]] = {}
         self._defined: frozenset[str] | None = None
         self._unreadable: set[Path] = set()
@@ -264,12 +267,16 @@ class Project:
         return module
 
     def _text(self, path: Path) -> str:
-        if path not in self._texts:
+        text = self._texts.get(path)
+        if text is None:
             try:
-                self._texts[path] = self._read(path).text
+                text = self._read(path).text
             except (OSError, UnreadableSourceError):
-                self._texts[path] = ""
-        return self._texts[path]
+                text = ""
+            if self._room > 0:
+                self._room -= len(text)
+                self._texts[path] = text
+        return text
 
     def _imports(self, path: Path) -> frozenset[Path]:
         modules = dict.fromkeys(index.imported(self._text(path)))

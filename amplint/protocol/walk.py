@@ -20,6 +20,7 @@ _MAX_DEPTH = 8
 _MAX_STATES = 64
 _MAX_WORK = 12_000
 _MAX_LENGTH = 600
+_MAX_PATHS = 500
 _MAX_CALLEES = 4
 _ROUNDS = (1, 2)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -580,6 +581,8 @@ class Walk:
         if events and key not in self._seen:
             self._seen.add(key)
             self.paths.append(Path(events, complete))
+            if len(self.paths) > _MAX_PATHS:
+                raise BoundError("too many paths")
 
     def _merged(self, states: list[State], frame: Frame) -> list[State]:
         """One state of each kind that cannot be told apart from here on. The paths of the others end here.
