@@ -9,7 +9,10 @@ from typing import ClassVar
 
 from amplint import edit
 from amplint.context import Context
+from amplint.hooks import scaled_hooks
 from amplint.protocol import Event, Kind, Path, Symbol
+from amplint.protocol.recognise import is_clip_name
+from amplint.protocol.roles import last_name
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.tree import Module
 
@@ -235,6 +238,19 @@ class ClipBeforeUnscale(Rule):
                 scaler.update()
             """,
         ),
+        Example(
+            """
+            import pytorch_lightning as pl
+            import torch
+
+            class Clip(pl.Callback):
+                def on_after_backward(self, trainer, module):
+                    torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5)  # expect
+
+            def main(module, data):
+                pl.Trainer(precision=16, callbacks=[Clip()]).fit(module, data)
+            """,
+        ),
     )
     VALID: ClassVar = (
         """
@@ -314,6 +330,28 @@ class ClipBeforeUnscale(Rule):
             clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
         """,
+        """
+        import pytorch_lightning as pl
+        import torch
+
+        class Clip(pl.Callback):
+            def on_before_optimizer_step(self, trainer, module, optimizer):
+                torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+
+        def main(module, data):
+            pl.Trainer(precision=16, callbacks=[Clip()]).fit(module, data)
+        """,
+        """
+        import pytorch_lightning as pl
+        import torch
+
+        class Clip(pl.Callback):
+            def on_after_backward(self, trainer, module):
+                torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+
+        def main(module, data):
+            pl.Trainer(precision="bf16-mixed", callbacks=[Clip()]).fit(module, data)
+        """,
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
@@ -323,6 +361,10 @@ class ClipBeforeUnscale(Rule):
                 if clip.module is context.module and clip.node not in reported:
                     reported.add(clip.node)
                     yield self._finding(context, path, backward, clip)
+        for hook in scaled_hooks(context):
+            message = f"{hook.framework} has not unscaled the gradients here yet; {hook.instead} clips them unscaled"
+            calls = (node for node in ast.walk(hook.function) if isinstance(node, ast.Call))
+            yield from (self.finding(context, call, message) for call in calls if is_clip_name(last_name(call.func)))
 
     def _finding(self, context: Context, path: Path, backward: Event, clip: Event) -> Finding:
         optimizer = _optimizer(context, path, backward, clip)

@@ -10,12 +10,14 @@ from typing import ClassVar
 from amplint import scaling
 from amplint.context import Context
 from amplint.edit import insert_before, move_before
+from amplint.frameworks import is_float16
 from amplint.gradient_use import sees_size
+from amplint.hooks import scaled_hooks
 from amplint.project import CallSite
 from amplint.protocol import Event, Kind, Path, Symbol
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.scaling import Fault
-from amplint.tree import Module
+from amplint.tree import Function, Module
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
@@ -25,7 +27,8 @@ class GradUsedWhileScaled(Rule):
 
     ## What it does
     Reports uses of the values of `.grad` (norms, statistics, logging, noise, decay, thresholds) on a path between
-    `scaler.scale(loss).backward()` and `scaler.unscale_` or `scaler.step` of their optimizer.
+    `scaler.scale(loss).backward()` and `scaler.unscale_` or `scaler.step` of their optimizer; also in the hooks that
+    Lightning (`on_after_backward`) and fastai (`after_backward`) call before they unscale.
 
     Fine, and not reported: tests for None, zero or finiteness; what does not depend on the size (`g / g.norm()`, the
     sign, a cosine); multiplying or dividing by a constant, which commutes with the scale; a hand-made all-reduce,
@@ -239,6 +242,23 @@ class GradUsedWhileScaled(Rule):
                     scaler.update()
             """,
         ),
+        Example(
+            """
+            import lightning as L
+            import torch
+
+            class Classifier(L.LightningModule):
+                def training_step(self, batch, index):
+                    return self(batch).mean()
+
+                def on_after_backward(self):
+                    norms = [p.grad.norm() for p in self.parameters() if p.grad is not None]  # expect
+                    self.log("grad_norm", torch.stack(norms).norm())
+
+            def main(module, data):
+                L.Trainer(precision="16-mixed", gradient_clip_val=1.0).fit(module, data)
+            """,
+        ),
     )
     VALID: ClassVar = (
         """
@@ -353,6 +373,22 @@ class GradUsedWhileScaled(Rule):
                 board.add_histogram(name, p.grad)
             scaler.step(optimizer)
         """,
+        """
+        import lightning as L
+        import torch
+
+        class Watched(L.LightningModule):
+            def on_after_backward(self):
+                for name, p in self.named_parameters():
+                    if p.grad is None or not torch.isfinite(p.grad).all():
+                        print(name)
+
+            def on_before_optimizer_step(self, optimizer):
+                self.log("grad_norm", torch.stack([p.grad.norm() for p in self.parameters()]).norm())
+
+        def main(module, data):
+            L.Trainer(precision="16-mixed", gradient_clip_val=1.0).fit(module, data)
+        """,
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
@@ -362,6 +398,10 @@ class GradUsedWhileScaled(Rule):
             message = f"{what} gradients of {backward} that are still multiplied by the scale (65536 at first)"
             fix = _fix(context, fault)
             yield self.finding(context, fault.node, message, fix=fix, related=fault.related(context))
+        for hook in scaled_hooks(context):
+            for node in _uses_in(context, hook.function):
+                message = f"{hook.framework} has not unscaled the gradients here yet; {hook.instead} sees them unscaled"
+                yield self.finding(context, node, message)
 
 
 def _uses_while_scaled(context: Context) -> Callable[[Path], Iterator[Fault]]:
@@ -382,7 +422,7 @@ def _uses_while_scaled(context: Context) -> Callable[[Path], Iterator[Fault]]:
                 settled.add(event.optimizer)
             elif event.kind is Kind.UPDATE:
                 backward = None
-            elif event.kind in (Kind.READ, Kind.WRITE) and backward is not None and _is_scaled(backward):
+            elif event.kind in (Kind.READ, Kind.WRITE) and backward is not None and _is_scaled(context, backward):
                 if None in settled or not is_sized(event) or _is_part_of_clip(path, event):
                     continue
                 owners = context.protocol.owners(path, event)
@@ -392,8 +432,21 @@ def _uses_while_scaled(context: Context) -> Callable[[Path], Iterator[Fault]]:
     return find
 
 
-def _is_scaled(backward: Event) -> bool:
-    return backward.scaled and (not backward.framework or bool(scaling.in_float16(backward)))
+def _uses_in(context: Context, hook: Function) -> Iterator[ast.expr]:
+    """The uses of the size of gradients in a hook: `.grad`, and calls of functions that read one."""
+    module = context.module
+    for node in ast.walk(hook):
+        if isinstance(node, ast.Attribute) and node.attr == "grad" and sees_size(module, node):
+            yield node
+        for callee in context.project.callees(module, node) if isinstance(node, ast.Call) else ():
+            inner = (n for n in ast.walk(callee.function) if isinstance(n, ast.Attribute) and n.attr == "grad")
+            if any(sees_size(callee.module, gradient) for gradient in inner):
+                yield node  # type: ignore[misc]
+                break
+
+
+def _is_scaled(context: Context, backward: Event) -> bool:
+    return backward.scaled and (not backward.framework or bool(is_float16(context, backward)))
 
 
 def _is_part_of_clip(path: Path, use: Event) -> bool:
