@@ -33,6 +33,9 @@ FLOATS = frozenset({Dtype.FLOAT16, Dtype.BFLOAT16, Dtype.FLOAT32, Dtype.FLOAT64}
 
 _SPELLINGS = {
     "half": Dtype.FLOAT16,
+    "HalfTensor": Dtype.FLOAT16,
+    "FloatTensor": Dtype.FLOAT32,
+    "DoubleTensor": Dtype.FLOAT64,
     "float16": Dtype.FLOAT16,
     "fp16": Dtype.FLOAT16,
     "bfloat16": Dtype.BFLOAT16,

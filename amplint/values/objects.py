@@ -347,6 +347,6 @@ def _is_static(function: ast.AST) -> bool:
 
 
 def dtype_named(dotted: str) -> Dtype | None:
-    """The dtype that `torch.float16` names."""
+    """The dtype that `torch.float16` or the old `torch.cuda.HalfTensor` names."""
     root, _, last = dotted.rpartition(".")
-    return by_torch_name(last) if root == "torch" else None
+    return by_torch_name(last) if root in ("torch", "torch.cuda") else None
