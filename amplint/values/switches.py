@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from amplint.tree import Module
 
-WORDS = ("autocast", "half", "float16", "fp16", "precision")
+WORDS = ("autocast", "half", "float16", "fp16", "precision", "HalfTensor")
 """A file without one of these switches nothing."""
 
-_NAMES = frozenset({"autocast", "half", "float16", "Accelerator", "Fabric"})
-_STRINGS = frozenset({"fp16", "float16", "16-mixed"})
+_NAMES = frozenset({"autocast", "half", "float16", "HalfTensor", "Accelerator", "Fabric"})
+_STRINGS = frozenset({"fp16", "float16", "16-mixed", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 _PLAIN_CONTEXTS = frozenset(
     "no_grad inference_mode enable_grad set_grad_enabled open record_function profile tqdm suppress catch_warnings "
     "set_detect_anomaly device stream no_sync accumulate join Pool ThreadPoolExecutor TemporaryDirectory "
