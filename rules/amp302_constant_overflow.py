@@ -11,6 +11,9 @@ from amplint.context import Context
 from amplint.rule import Edit, Example, Finding, Fix, Rule, Safety, Severity
 from amplint.values import FLOAT16_MAX, Certainty, Dtype, Value, round_to
 
+_AS_FAR_AS_IT_GOES = 1e6
+"""A constant of at least this size in arithmetic is a mask; a smaller one may be a scale, which no limit replaces."""
+
 _CHECKED = {
     "masked_fill": ("value",),
     "fill_": ("value",),
@@ -71,7 +74,8 @@ class ConstantOverflow(Rule):
 
     ## Fix
     Safe: `torch.finfo(x.dtype).min` (or `.max`), right in every dtype. A constant that is a parameter of the function
-    is limited instead: `max(value, torch.finfo(x.dtype).min)`.
+    is limited instead: `max(value, torch.finfo(x.dtype).min)`. None for a factor or summand below 1e6, which may be a
+    scale.
 
     ## References
     - [apex issue 1052](https://github.com/NVIDIA/apex/issues/1052), the exception under autocast
@@ -190,6 +194,7 @@ class ConstantOverflow(Rule):
             @torch.autocast(device_type="cuda", dtype=torch.float16)
             def route(gate: Linear, x, allowed):
                 logits = gate(x)
+                scaled = logits * 100_000  # expect
                 logits.masked_fill_(~allowed, LOWEST)  # expect
                 return (gate(x) + x.new_ones(1).half()).masked_fill(~allowed, LOWEST)  # expect
             """,
@@ -203,6 +208,7 @@ class ConstantOverflow(Rule):
             @torch.autocast(device_type="cuda", dtype=torch.float16)
             def route(gate: Linear, x, allowed):
                 logits = gate(x)
+                scaled = logits * 100_000
                 logits.masked_fill_(~allowed, finfo(logits.dtype).min)
                 return (gate(x) + x.new_ones(1).half()).masked_fill(~allowed, finfo(torch.float16).min)
             """,
@@ -338,7 +344,7 @@ def _message(op: str, number: float) -> str:
 
 def _fix(context: Context, value: Value, name: str, number: float) -> Fix | None:
     constant = half.operand_node(value, name)
-    if constant is None or value.op in ("tensor", "scalar_tensor", "full"):
+    if constant is None or not _is_limit(value.op, number):
         return None
     dtype, dtype_edits = _dtype(context, value, name)
     spelling, edits = edit.add_import(context.module, "torch.finfo", value.node)
@@ -348,6 +354,13 @@ def _fix(context: Context, value: Value, name: str, number: float) -> Fix | None
     unused = edit.remove_statements(context.module, edit.unused_after(context.module, [constant]))
     replaced = edit.replace(context.module, constant, limit, parentheses=True)
     return Fix(f"use {limit}", Safety.SAFE, tuple(sorted({replaced, *dtype_edits, *edits, *unused})))
+
+
+def _is_limit(op: str, number: float) -> bool:
+    """Whether the constant stands for "as far as it goes", and a number can stand in its place."""
+    if op in ("tensor", "scalar_tensor", "new_tensor", "full", "minimum", "maximum"):
+        return False
+    return op not in ("add", "sub", "rsub", "mul") or abs(number) >= _AS_FAR_AS_IT_GOES
 
 
 def _dtype(context: Context, value: Value, name: str) -> tuple[str, tuple[Edit, ...]]:
