@@ -139,8 +139,8 @@ def _streams() -> Iterator[tuple[Any, str, Any]]:
     cuda = torch.cuda
     for name in ("Event", "Stream", "stream", "device", "device_of"):
         yield cuda, name, type(name, (_Handle,), {})
-    yield cuda, "current_stream", lambda *args: _Handle()
-    yield cuda, "default_stream", lambda *args: _Handle()
+    for name in ("current_stream", "default_stream"):
+        yield cuda, name, lambda device=None: _Handle()
     yield cuda, "set_stream", _nothing()
     for name in ("range_push", "range_pop", "mark"):
         yield cuda.nvtx, name, _nothing()
@@ -150,15 +150,18 @@ def _streams() -> Iterator[tuple[Any, str, Any]]:
 def _random() -> Iterator[tuple[Any, str, Any]]:
     cuda = torch.cuda
 
-    def seed(value: int) -> None:
-        torch.default_generator.manual_seed(int(value))
+    def manual_seed(seed: int) -> None:
+        torch.default_generator.manual_seed(int(seed))
 
-    yield cuda, "manual_seed", seed
-    yield cuda, "manual_seed_all", lambda value: seed(value)
-    yield cuda, "get_rng_state", lambda *args: torch.get_rng_state()
-    yield cuda, "set_rng_state", lambda state, *args: torch.set_rng_state(state)
+    yield cuda, "manual_seed", manual_seed
+    yield cuda, "manual_seed_all", lambda seed: manual_seed(seed)
+    yield cuda, "seed", lambda: torch.default_generator.seed()
+    yield cuda, "seed_all", lambda: torch.default_generator.seed()
+    yield cuda, "initial_seed", lambda: torch.default_generator.initial_seed()
+    yield cuda, "get_rng_state", lambda device="cuda": torch.get_rng_state()
+    yield cuda, "set_rng_state", lambda new_state, device="cuda": torch.set_rng_state(new_state)
     yield cuda, "get_rng_state_all", lambda: [torch.get_rng_state()]
-    yield cuda, "set_rng_state_all", lambda states: torch.set_rng_state(states[0])
+    yield cuda, "set_rng_state_all", lambda new_states: torch.set_rng_state(new_states[0])
     yield torch, "Generator", _Generator
 
 
@@ -195,10 +198,10 @@ def _devices() -> Iterator[tuple[Any, str, Any]]:
 def _data() -> Iterator[tuple[Any, str, Any]]:
     load = torch.load
 
-    def load_on_cpu(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def load_on_cpu(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         if map_location is None or is_cuda(map_location):
             map_location = "cpu"
-        return load(file, map_location, *args, **kwargs)
+        return load(f, map_location, *args, **kwargs)
 
     yield torch, "load", load_on_cpu
 
@@ -215,9 +218,24 @@ def _data() -> Iterator[tuple[Any, str, Any]]:
 
 
 def _accelerator(accelerator: Any) -> Iterator[tuple[Any, str, Any]]:
-    yield accelerator, "is_available", _constant(True)
-    yield accelerator, "current_accelerator", lambda *args, **kwargs: torch.device("cuda")
-    yield accelerator, "device_count", _constant(1)
-    yield accelerator, "current_device_index", _constant(0)
-    yield accelerator, "synchronize", _nothing()
-    yield accelerator, "current_stream", lambda *args: _Handle()
+    answers = {
+        "is_available": True,
+        "device_count": 1,
+        "current_device_index": 0,
+        "current_device_idx": 0,
+        "get_device_capability": {},
+        "get_memory_info": (_MEMORY // 2, _MEMORY),
+        "memory_stats": {},
+    }
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+        answers[name] = 0
+    doing_nothing = ("synchronize", "set_stream", "set_device_index", "set_device_idx", "empty_cache")
+    doing_nothing += ("reset_peak_memory_stats", "reset_accumulated_memory_stats")
+    replacements = {name: _constant(value) for name, value in answers.items()}
+    replacements |= {name: _nothing() for name in doing_nothing}
+    replacements["current_accelerator"] = lambda *args, **kwargs: torch.device("cuda")
+    replacements["current_stream"] = lambda device=None: _Handle()
+    replacements["device_index"] = type("device_index", (_Handle,), {})
+    for name, replacement in replacements.items():
+        if hasattr(accelerator, name):  # it has grown with torch
+            yield accelerator, name, replacement

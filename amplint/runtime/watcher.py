@@ -26,7 +26,7 @@ from amplint.runtime.verdict import Ending, Failure, FailureKind
 
 LONGEST_STREAK = 10
 _BACKWARDS_A_STEP = 64
-"""A script that never steps is ended after this many backwards for each step allowed."""
+"""A script is ended after so many backwards for each step allowed, if none of torch's optimizers ever stepped."""
 
 
 class Ended(BaseException):
@@ -70,8 +70,8 @@ class Watcher:
 
     @property
     def steps(self) -> int:
-        """Steps begun, of the optimizer that has most; skipped ones count."""
-        return max(self._attempts.values(), default=0)
+        """Steps begun, of the optimizer that has most; skipped ones count. Without an optimizer: backwards."""
+        return max(self._attempts.values(), default=self._backwards)
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Watcher]:
@@ -104,9 +104,6 @@ class Watcher:
         if torch._C._current_autograd_node() is not None:  # a checkpoint that recomputes inside a backward
             return original(tensors, *args, **kwargs)
         self._end_if_due()
-        self._backwards += 1
-        if self._backwards >= self.limit * _BACKWARDS_A_STEP and not self._attempts:
-            self._end(Ending.STEPS)
         root = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         loss = root if self._scaled_loss is None else self._scaled_loss
         self._scaled_loss = None
@@ -115,6 +112,7 @@ class Watcher:
                 self.last_loss = float(loss.detach())
             if not math.isfinite(self.last_loss):
                 self._fail(FailureKind.LOSS, f"the loss is {self.last_loss}")
+        self._backwards += 1
         return original(tensors, *args, **kwargs)
 
     def _scaler_scale(self, original: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
@@ -205,7 +203,8 @@ class Watcher:
     def _end_if_due(self) -> None:
         if self.ending is not Ending.FINISHED:
             self._end(self.ending)
-        if self.steps >= self.limit:
+        limit = self.limit if self._attempts else self.limit * _BACKWARDS_A_STEP
+        if self.steps >= limit:
             self._end(Ending.STEPS)
         if time.monotonic() > self.deadline:
             self._end(Ending.TIME)

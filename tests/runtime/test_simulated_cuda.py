@@ -278,11 +278,18 @@ def queries() -> None:
     torch.cuda.max_memory_allocated()
 
 
+def accelerator() -> None:
+    assert torch.accelerator.is_available()
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")
+    torch.accelerator.set_device_index(0)
+    torch.accelerator.synchronize()
+
+
 def streams() -> None:
     stream, event = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True)
     with torch.cuda.stream(stream):
         event.record()
-    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.current_stream(device=torch.device("cuda")).wait_stream(stream)
     assert event.elapsed_time(event) == 0.0
 
 
@@ -355,7 +362,17 @@ def double_backward() -> None:
     [
         uses_device(check)
         for check in (
-            *(factories, default_device, modules, typed_by_string, checkpoints, queries, streams, generators),
+            *(
+                factories,
+                default_device,
+                modules,
+                typed_by_string,
+                checkpoints,
+                queries,
+                accelerator,
+                streams,
+                generators,
+            ),
             *(data_loader, packed_sequences, compiled, nested_regions, cpu_region, double_backward),
         )
     ],

@@ -89,6 +89,16 @@ def test_the_time_limit_ends_the_script() -> None:
     assert watcher.ending is Ending.TIME
 
 
+def test_without_an_optimizer_backwards_are_counted() -> None:
+    def by_hand() -> None:
+        weight = torch.ones(1, requires_grad=True)
+        for _ in range(3):
+            weight.square().sum().backward()
+            weight.data -= 0.1 * weight.grad
+
+    assert watch(by_hand).steps == 3
+
+
 def test_a_script_that_never_steps_is_ended() -> None:
     def backwards() -> None:
         weight = torch.ones(1, requires_grad=True)
