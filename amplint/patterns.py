@@ -43,31 +43,31 @@ def part(value: Value, name: str = "input") -> ast.expr | None:
     return node
 
 
-def is_number(values: Iterable[Value], number: float) -> bool:
-    """Whether every value is that Python number."""
-    return every(values, lambda value: value.as_number() == number)
+def is_number(value: Value, name: str, number: float) -> bool:
+    """Whether an operand of `value` is written as that number."""
+    return _is_written(value.argument(name)) and value.number(name) == number
 
 
 def one_minus(value: Value) -> tuple[Value, ...]:
     """x, where `value` is 1 - x."""
-    if value.op == "sub" and is_number(value.operand("input"), 1) and value.number("alpha") in (None, 1):
+    if value.op == "sub" and is_number(value, "input", 1) and value.argument("alpha") is None:
         return value.operand("other")
-    if value.op == "rsub" and is_number(value.operand("other"), 1):
+    if value.op == "rsub" and is_number(value, "other", 1):
         return value.operand("input")
     if value.op == "add":
         for constant, negated in (("input", "other"), ("other", "input")):
-            if is_number(value.operand(constant), 1) and every(value.operand(negated), lambda v: v.op == "neg"):
+            if is_number(value, constant, 1) and every(value.operand(negated), lambda v: v.op == "neg"):
                 return tuple(x for v in value.operand(negated) for x in v.operand("input"))
     return ()
 
 
 def one_plus(value: Value) -> tuple[Value, ...]:
     """x, where `value` is 1 + x."""
-    if value.op != "add" or value.number("alpha") not in (None, 1):
+    if value.op != "add" or value.argument("alpha") is not None:
         return ()
-    if is_number(value.operand("input"), 1):
+    if is_number(value, "input", 1):
         return value.operand("other")
-    return value.operand("input") if is_number(value.operand("other"), 1) else ()
+    return value.operand("input") if is_number(value, "other", 1) else ()
 
 
 def squared(values: Values, value: Value) -> tuple[Value, ...]:
@@ -112,6 +112,11 @@ def is_made_here(module: Module, node: ast.expr | None) -> bool:
     return node is not None and not isinstance(node, ast.Attribute) and not _is_written(node)
 
 
+def local_operand(value: Value, name: str) -> tuple[Value, ...]:
+    """An operand if it is worked out in its own function, see `is_made_here`; else ()."""
+    return value.operand(name) if is_made_here(value.module, value.argument(name)) else ()
+
+
 def _is_written(number: ast.expr | None) -> bool:
     """Whether a number is written out: `0.5`, `1 / 2`, `-1`."""
     names = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
@@ -124,7 +129,7 @@ def exponential_factor(value: Value, depth: int = _DEPTH) -> Value | None:
         return value
     if value.op in ("mul", "masked_fill", "where", "div") and depth:
         names = ("input", "other") if value.op in ("mul", "where") else ("input",)
-        operands = (inner for name in names for operand in value.operand(name) for inner in bare(operand))
+        operands = (inner for name in names for operand in local_operand(value, name) for inner in bare(operand))
         return next((e for v in operands if (e := exponential_factor(v, depth - 1))), None)
     return None
 

@@ -233,9 +233,15 @@ def _is_sum_of_exponentials(value: Value) -> bool:
 def _terms(value: Value) -> tuple[Value, ...]:
     """What `value` adds up: the operand of a sum, or both operands of an addition, if they are exponentials."""
     if value.op == "sum":
-        summed = tuple(inner for operand in value.operand("input") for inner in patterns.bare(operand))
+        operands = patterns.local_operand(value, "input")
+        summed = tuple(inner for operand in operands for inner in patterns.bare(operand))
         return tuple(patterns.exponential_factor(term) or term for term in summed)
-    return (*value.operand("input"), *value.operand("other")) if value.op == "add" else ()
+    return _addends(value) if value.op == "add" else ()
+
+
+def _addends(value: Value) -> tuple[Value, ...]:
+    left, right = (patterns.local_operand(value, name) for name in ("input", "other"))
+    return (*left, *right) if left and right else ()
 
 
 def _is_unshifted(term: Value, total: Value) -> bool:

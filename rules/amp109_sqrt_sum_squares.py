@@ -301,12 +301,16 @@ def _is_sum_of_squares(values: Values, value: Value) -> bool:
     if value.op == "mse_loss":
         return True
     if value.op in ("sum", "mean"):
-        return patterns.every(value.operand("input"), lambda v: _is_square(values, v) or _is_sum_of_squares(values, v))
+        terms = patterns.local_operand(value, "input")
+        return patterns.every(terms, lambda v: _is_square(values, v) or _is_sum_of_squares(values, v))
     if value.op == "div":
-        return patterns.every(value.operand("input"), lambda v: _is_sum_of_squares(values, v))
-    if value.op == "add" and not _adds_number(values, value):
-        operands = (*value.operand("input"), *value.operand("other"))
-        return patterns.every(operands, lambda v: _is_square(values, v) or _is_sum_of_squares(values, v))
+        return patterns.every(patterns.local_operand(value, "input"), lambda v: _is_sum_of_squares(values, v))
+    if value.op == "add":
+        left, right = (patterns.local_operand(value, name) for name in ("input", "other"))
+        are_squares = bool(left and right) and all(
+            _is_square(values, v) or _is_sum_of_squares(values, v) for v in (*left, *right)
+        )
+        return are_squares and not _adds_number(values, value)
     return False
 
 
@@ -323,9 +327,11 @@ def _adds_number(values: Values, total: Value) -> bool:
 
 def _is_square(values: Values, value: Value) -> bool:
     """Whether `value` is a square, or a square times something (a mask, a weight)."""
-    if value.op == "mul" and any(_is_square(values, v) for side in ("input", "other") for v in value.operand(side)):
+    if any(patterns.is_square(values, inner) for inner in patterns.bare(value)):
         return True
-    return any(patterns.is_square(values, inner) for inner in patterns.bare(value))
+    if value.op != "mul":
+        return False
+    return any(_is_square(values, v) for name in ("input", "other") for v in patterns.local_operand(value, name))
 
 
 def _fix(context: Context, root: Value, peeled: Peeled) -> Fix | None:

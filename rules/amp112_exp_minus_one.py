@@ -161,13 +161,13 @@ def _plus_one(log: Value) -> ast.expr | None:
     plus = patterns.one_plus(sums[0])
     if not plus or any(value.op == "exp" and not patterns.is_tame(value, one_sided=True) for value in plus):
         return None
-    is_first = patterns.is_number(sums[0].operand("input"), 1)
+    is_first = patterns.is_number(sums[0], "input", 1)
     return sums[0].argument("other" if is_first else "input")
 
 
 def _expm1(context: Context, difference: Value, exponential: Value) -> Fix | None:
     rewrite = Rewrite(context, difference.node)
-    sign = "-" if patterns.is_number(difference.operand("input"), 1) else ""
+    sign = "-" if patterns.is_number(difference, "input", 1) else ""
     try:
         text = rewrite.call("torch.expm1", rewrite.text(patterns.part(exponential)))
         rewrite.replace(difference.node, f"{sign}{text}")

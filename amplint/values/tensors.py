@@ -27,7 +27,7 @@ def is_tensor(value: Value) -> Certainty:
 
     An operator or method is what its operands are.
     """
-    if value.op == "weight" or value.owner is not None:
+    if value.op == "weight" or (value.owner is not None and value.op != "unknown"):
         return Certainty.ALWAYS
     operation = value.operation if value.is_tensor_op else None
     if value.op == "parameter":
