@@ -42,7 +42,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A place that uses the deprecated name `old`: `name` is its expression, `node` that, or its call if it is called."""
+    """A use of the deprecated name `old`: `name` is the expression, `node` its call, or itself if it is not called."""
 
     node: ast.expr
     name: ast.expr
@@ -144,7 +144,7 @@ def _fix_of(uses: list[Use], edits: tuple[Edit, ...] | None) -> dict[int, Fix]:
     if edits is None:
         return {}
     names = dict.fromkeys(use.replacement.spelling for use in uses)
-    fix = Fix(f"use {', '.join(names)}", Safety.SAFE, edits)
+    fix = Fix(f"use {', '.join(names)}", Safety.SAFE, tuple(dict.fromkeys(edits)))
     return {id(use.node): fix for use in uses}
 
 
@@ -292,7 +292,12 @@ def _edits(module: Module, use: Use, spelling: str | tuple[str, tuple[Edit, ...]
         named = _named_arguments(module, parent, 1, replacement)
         if replacement.kind is not Kind.DECORATOR and named is not None:
             return (*imports, Edit(renamed.start, renamed.end, f"{spelling}, {device}"), *named)
-    return (*imports, renamed) if _is_type(module, use.node) else None
+    if _is_type(module, use.node):
+        return (*imports, renamed)
+    if replacement.kind is Kind.AUTOCAST and _is_chosen_and_called(module, use.node):
+        partial, partial_imports = add_import(module, "functools.partial", use.node)
+        return (*imports, *partial_imports, Edit(renamed.start, renamed.end, f"{partial}({spelling}, {device})"))
+    return None
 
 
 def _with_device(module: Module, call: ast.Call, replacement: Replacement) -> tuple[Edit, ...] | None:
@@ -319,6 +324,25 @@ def _named_arguments(module: Module, call: ast.Call, first: int, replacement: Re
 def _is_partial(module: Module, call: ast.Call, function: ast.expr) -> bool:
     """Whether `call` is functools.partial of `function`."""
     return module.is_named(call.func, "functools.partial") and call.args[0] is function
+
+
+def _is_chosen_and_called(module: Module, node: ast.expr) -> bool:
+    """Whether a name stands in `region = autocast if use_amp else nullcontext`, and `region` is only ever called so
+    that the device can go before its arguments."""
+    choice = module.parent(node)
+    assignment = module.parent(choice) if isinstance(choice, ast.IfExp) and node is not choice.test else None
+    if not isinstance(assignment, ast.Assign) or len(assignment.targets) != 1:
+        return False
+    target = assignment.targets[0]
+    if not isinstance(target, ast.Name):
+        return False
+    mentions = (n for n in ast.walk(module.tree) if isinstance(n, ast.Name) and n.id == target.id)
+    return all(_is_called_plainly(module, name) for name in mentions if isinstance(name.ctx, ast.Load))
+
+
+def _is_called_plainly(module: Module, name: ast.Name) -> bool:
+    call = module.parent(name)
+    return isinstance(call, ast.Call) and call.func is name and not call.args
 
 
 def _is_decorator(module: Module, node: ast.expr) -> bool:

@@ -42,9 +42,9 @@ class DeprecatedCudaAmp(Rule):
     ```
 
     ## Fix
-    Safe: the new name with its device, and the import. All uses of one import change together; where one of them
-    cannot (the name is passed on as a value), none does. Nothing is suggested that the torch of `torch-version` does
-    not have: `torch.amp.GradScaler` came with 2.3, the rest of `torch.amp` and the queries with 2.4.
+    Safe: the new name with its device, and the import. All uses of an imported name change together; where one of
+    them cannot (the name is passed on as a value), none does. Nothing is suggested that the torch of `torch-version`
+    does not have: `torch.amp.GradScaler` came with 2.3, `custom_fwd`, `custom_bwd` and the queries with 2.4.
 
     ## References
     - [torch.amp](https://docs.pytorch.org/docs/stable/amp.html)
@@ -212,15 +212,32 @@ class DeprecatedCudaAmp(Rule):
                 return GradScaler(enabled=use_amp)  # expect
             """,
             """
+            import functools
             from contextlib import nullcontext
 
+            from torch.amp import GradScaler, autocast
+
+            def fit(net, x, use_amp):
+                region = functools.partial(autocast, "cuda") if use_amp else nullcontext
+                with region():
+                    net(x)
+                return GradScaler("cuda", enabled=use_amp)
+            """,
+        ),
+        Example(
+            """
+            from torch.cuda.amp import GradScaler, autocast
+
+            def fit(engine, use_amp):
+                engine.set_region(autocast)  # expect
+                return GradScaler(enabled=use_amp)  # expect
+            """,
+            """
             from torch.cuda.amp import autocast
             from torch.amp import GradScaler
 
-            def fit(net, x, use_amp):
-                region = autocast if use_amp else nullcontext
-                with region():
-                    net(x)
+            def fit(engine, use_amp):
+                engine.set_region(autocast)
                 return GradScaler("cuda", enabled=use_amp)
             """,
         ),
