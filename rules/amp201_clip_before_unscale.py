@@ -384,13 +384,25 @@ class ClipBeforeUnscale(Rule):
 
 @dataclass(slots=True)
 class _Scaled:
-    """What is known of the gradients that one scaler has scaled."""
+    """What is known of the gradients that one scaler has scaled since its last update."""
 
     backward: Event
     unscaled: set[Symbol | None] = field(default_factory=set)
-    """The optimizers whose gradients are divided again, cleared or used up since the last update."""
+    """The optimizers whose gradients are true again: divided by the scale, or cleared."""
+    done: set[Symbol | None] = field(default_factory=set)
+    """The optimizers that were unscaled: a step does not do it again, though another backward pass came after."""
     untouched: bool = True
     """Nothing was unscaled since the last backward pass."""
+
+    def after(self, backward: Event, *, shared: bool) -> _Scaled:
+        """What is known once there was another pass; which optimizer's gradients it touched if they share a scaler?"""
+        return _Scaled(backward, self.unscaled if shared else set(), self.done)
+
+    def unscale(self, event: Event) -> None:
+        self.untouched = False
+        if event.kind is Kind.UNSCALE or event.optimizer not in self.done:
+            self.unscaled.add(event.optimizer)
+            self.done.add(event.optimizer)
 
 
 def _scaled_clips(context: Context, path: Path) -> Iterator[tuple[Event, Event]]:
@@ -401,12 +413,10 @@ def _scaled_clips(context: Context, path: Path) -> Iterator[tuple[Event, Event]]
             continue
         match event.kind:
             case Kind.BACKWARD if event.scaler is not None:
-                known = pending.get(event.scaler)
-                shared = known is not None and len(_handled(path, event.scaler)) > 1
-                pending[event.scaler] = _Scaled(event, known.unscaled if known and shared else set())
+                known = pending.get(event.scaler, _Scaled(event))
+                pending[event.scaler] = known.after(event, shared=len(_handled(path, event.scaler)) > 1)
             case Kind.UNSCALE | Kind.STEP if event.scaler in pending:
-                pending[event.scaler].unscaled.add(event.optimizer)
-                pending[event.scaler].untouched = False
+                pending[event.scaler].unscale(event)
             case Kind.UPDATE if event.scaler is not None:
                 pending.pop(event.scaler, None)
             case Kind.ZERO:
