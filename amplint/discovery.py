@@ -90,13 +90,14 @@ def surroundings(paths: Iterable[Path], checked: Iterable[Path], excludes: Exclu
     """The files that are linked with the checked ones, themselves included: those of the same project root.
 
     The root is the nearest folder above a path that holds a pyproject.toml, a repository or the like. Without one,
-    a file's surroundings are the other files of its folder. None is read here.
+    there are only the other files of its folder. None is read here.
     """
     found = dict.fromkeys(checked)
     limit = len(found) + SURROUNDINGS_LIMIT
     for folder in dict.fromkeys(path if path.is_dir() else path.parent for path in map(_absolute, paths)):
+        found.update(dict.fromkeys(_modules_in(folder)))
         root = project_root(folder)
-        for path in walk(root, excludes) if root else _modules_in(folder):
+        for path in walk(root, excludes) if root else ():
             if len(found) >= limit:
                 break
             found[path] = None
@@ -116,6 +117,8 @@ def project_root(folder: Path) -> Path | None:
 def walk(top: Path, excludes: Excludes, *, respect_gitignore: bool = True) -> Iterator[Path]:
     """The Python files and notebooks under an absolute folder that neither ignore files nor excludes leave out."""
     ignores = _ignores_above(top) if respect_gitignore else ()
+    if _ignored(top, True, ignores):
+        ignores = ()  # whoever names an ignored folder means it
     pending = [(top, ignores)]
     while pending:
         folder, ignores = pending.pop()

@@ -63,6 +63,7 @@ class Linter:
         self.contents = dict(contents or {})
         self._rules = tuple(rule for rule in all_rules() if rule.code in plan.codes)
         self._triggers = Triggers(self._rules)
+        self._own_triggers = Triggers(rule for rule in self._rules if isinstance(rule, OwnRule))
         self._relevance = Relevance(files, self._bytes)
         self._analyses: Analyses | None = None
 
@@ -141,11 +142,9 @@ class Linter:
         return self.contents[path] if path in self.contents else read_bytes(path)
 
     def _candidates(self, path: Path, data: bytes) -> list[Rule]:
+        triggers = self._triggers if self._relevance.concerns(path, data) else self._own_triggers
         left_out = self.plan.ignored_in(path)
-        rules = [rule for rule in self._triggers.candidates(data) if rule.code not in left_out]
-        if rules and not self._relevance.concerns(path, data):
-            return [rule for rule in rules if isinstance(rule, OwnRule)]
-        return rules
+        return [rule for rule in triggers.candidates(data) if rule.code not in left_out]
 
     def _source(self, path: Path) -> Source:
         return read_source(path, self._bytes(path))

@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
 
-_WORDS = re.compile(
-    rb"torch|autocast|[Ss]caler|lightning|accelerate|[Ff]abric|fastai|deepspeed|mmengine|transformers|\bapex\b"
+_WORDS = (b"torch", b"autocast", b"GradScaler")
+_HINTS = (b"scaler.", b"lightning", b"accelerate", b"fastai", b"deepspeed", b"mmengine", b"transformers", b"apex")
+_PHRASE = re.compile(
+    rb"scaler\.(?:step|scale|unscale_|update)\b"
+    rb"|\b(?:import|from)[ \t]+(?:lightning|accelerate|fastai|deepspeed|mmengine|transformers|apex)\b"
 )
 _IMPORT = re.compile(rb"\bimport[ \t]+([\w., \t]+)|\bfrom[ \t]+([\w.]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]*)")
 _NAME = re.compile(rb"\w+")
@@ -57,7 +60,9 @@ class Relevance:
 
 def speaks_of_torch(data: bytes) -> bool:
     """Whether the bytes hold a word of torch or of a framework on it."""
-    return _WORDS.search(data) is not None
+    if any(word in data for word in _WORDS):
+        return True
+    return any(hint in data for hint in _HINTS) and _PHRASE.search(data) is not None
 
 
 def _imported(data: bytes) -> frozenset[bytes]:

@@ -70,6 +70,16 @@ def test_gitignore_of_every_level(tree: Path) -> None:
     assert found(tree, gitignore=False) == ["a.py", "out/b.py", "pkg/c.py", "pkg/d.py", "pkg/gen_f.py", "pkg/out/e.py"]
 
 
+def test_an_ignored_folder_that_is_named_is_meant(tree: Path) -> None:
+    grow(tree, "a.py", "vendor/b.py", "vendor/deep/c.py", "vendor/deep/skip/d.py")
+    (tree / ".gitignore").write_text("/vendor\n")
+    (tree / "vendor/deep/.gitignore").write_text("skip\n")
+    assert found(tree) == ["a.py"]
+    assert found(tree, "vendor") == ["vendor/b.py", "vendor/deep/c.py"]
+    assert linked(tree, "vendor/b.py") == {"a.py", "vendor/b.py"}
+    assert linked(tree, "vendor/deep/c.py") == {"a.py", "vendor/deep/c.py"}
+
+
 def test_git_info_exclude(tree: Path) -> None:
     grow(tree, "a.py", "local.py")
     (tree / ".git/info").mkdir()

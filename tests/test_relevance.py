@@ -15,11 +15,15 @@ def relevant(**files: str) -> set[str]:
 
 
 def test_words() -> None:
-    assert relevant(a="import torch\n", b="with autocast():\n", c="import json\n", d="scaler.step(opt)\n") == {
-        "a",
-        "b",
-        "d",
+    files = {
+        "a": "import torch\n",
+        "b": "with autocast():\n",
+        "c": "import json  # c accelerates transformers\n",
+        "d": "scaler.step(opt)\n",
+        "e": "from accelerate import Accelerator\n",
+        "f": "self.scaler.fit(x)\n",
     }
+    assert relevant(**files) == {"a", "b", "d", "e"}
 
 
 def test_what_a_torch_file_imports_directly_or_not() -> None:
