@@ -229,8 +229,10 @@ def _accelerator(accelerator: Any) -> Iterator[tuple[Any, str, Any]]:
     }
     for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
         answers[name] = 0
-    doing_nothing = ("synchronize", "set_stream", "set_device_index", "set_device_idx", "empty_cache")
-    doing_nothing += ("reset_peak_memory_stats", "reset_accumulated_memory_stats")
+    doing_nothing = (
+        *("synchronize", "set_stream", "set_device_index", "set_device_idx", "empty_cache"),
+        *("reset_peak_memory_stats", "reset_accumulated_memory_stats"),
+    )
     replacements = {name: _constant(value) for name, value in answers.items()}
     replacements |= {name: _nothing() for name in doing_nothing}
     replacements["current_accelerator"] = lambda *args, **kwargs: torch.device("cuda")
