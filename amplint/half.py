@@ -104,13 +104,6 @@ def is_float32(*values: Value) -> bool:
     return bool(values) and all(value.dtypes == {Dtype.FLOAT32} for value in values)
 
 
-def both(first: Certainty, second: Certainty) -> Certainty:
-    """How surely two independent conditions hold together."""
-    if first in FAILS and second in FAILS:
-        return Certainty.ALWAYS if first is second is Certainty.ALWAYS else Certainty.MAY
-    return Certainty.NEVER
-
-
 def combined(certainties: Iterable[Certainty]) -> Certainty:
     """Of several alternatives: ALWAYS if all fail for certain, MAY if one may, else NEVER."""
     graded = list(certainties)
@@ -144,14 +137,9 @@ def dtype_source(context: Context, node: ast.expr | None) -> str | None:
     if is_dotted(node):
         return context.source.segment(node)
     for name in names_in(node):
-        if context.values.half(name_value(context, name)) in FAILS:
+        if context.values.half(context.values.of(context.module, name)[0]) in FAILS:
             return context.source.segment(name)
     return None
-
-
-def name_value(context: Context, node: ast.expr) -> Value:
-    """The first alternative of an expression."""
-    return context.values.of(context.module, node)[0]
 
 
 def names_in(node: ast.AST) -> Iterator[ast.expr]:

@@ -14,10 +14,22 @@ from amplint.values.value import Value
 
 def feasible(site: Site, node: ast.AST) -> bool:
     """Whether the branches around `node` can be taken in this frame. True where a test is not decided."""
-    if site.frame.call is None and site.frame.receiver is None:
+    is_base = site.frame.call is None and site.frame.receiver is None
+    if is_base and not site.engine.remember(("dtype tests", site.module), lambda: _tests_dtypes(site.module), bool):
         return True
     tests = site.engine.remember(("tests", node), lambda: _tests_around(site.module, node), tuple)
+    if is_base:  # what a parameter is, is not known; its dtype may be
+        tests = tuple((test, outcome) for test, outcome in tests if _is_dtype_test(test))
     return all(truth(site, test) in (None, outcome) for test, outcome in tests)
+
+
+def _tests_dtypes(module: Module) -> bool:
+    """Whether anything in the file is decided by the dtype of a tensor."""
+    return any(_is_dtype_test(node) for node in module.parents)
+
+
+def _is_dtype_test(node: ast.AST) -> bool:
+    return isinstance(node, ast.Compare) and isinstance(node.left, ast.Attribute) and node.left.attr == "dtype"
 
 
 def _tests_around(module: Module, node: ast.AST) -> tuple[tuple[ast.expr, bool], ...]:
@@ -72,7 +84,7 @@ def _compared(site: Site, test: ast.Compare) -> bool | None:
     if len(test.ops) != 1 or not isinstance(test.left, ast.Name | ast.Attribute | ast.Constant):
         return None
     op, right = test.ops[0], test.comparators[0]
-    if isinstance(test.left, ast.Attribute) and test.left.attr == "dtype":
+    if isinstance(test.left, ast.Attribute) and _is_dtype_test(test):
         return _dtype_compared(site, test.left, op, right)
     if not isinstance(right, ast.Constant) or not isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
         return None

@@ -87,7 +87,7 @@ def name(site: Site, node: ast.Name) -> Alternatives:
     found = merged(
         value
         for reaching in flow.definitions(site.module, node)
-        if conditions.feasible(site, reaching.node)
+        if conditions.feasible(site, reaching.value or reaching.node)
         for value in definition(site, reaching, node.id)
     )
     if found:
