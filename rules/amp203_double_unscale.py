@@ -528,6 +528,32 @@ class DoubleUnscale(Rule):
                 scaler.unscale_(optimizer)
                 print(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
         """,
+        """
+        import torch
+
+        class Clip:
+            def after_backward(self, runner):
+                runner.scaler.unscale_(runner.optimizer)
+                torch.nn.utils.clip_grad_norm_(runner.model.parameters(), 1.0)
+
+        class Step:
+            def after_backward(self, runner):
+                runner.scaler.step(runner.optimizer)
+                runner.scaler.update()
+
+        class Runner:
+            def __init__(self, model, optimizer):
+                self.model, self.optimizer = model, optimizer
+                self.scaler = torch.amp.GradScaler("cuda")
+                self.hooks = [Clip(), Step()]
+
+            def fit(self, loader):
+                for x in loader:
+                    self.optimizer.zero_grad()
+                    self.scaler.scale(self.model(x).mean()).backward()
+                    for hook in self.hooks:
+                        hook.after_backward(self)
+        """,
     )
 
     def check(self, context: Context) -> Iterator[Finding]:

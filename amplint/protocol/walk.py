@@ -23,6 +23,8 @@ _MAX_LENGTH = 600
 _MAX_PATHS = 500
 _MAX_CALLEES = 4
 _ROUNDS = (1, 2)
+_MAX_ITEMS = 6
+"""A loop over a list of up to so many known items has a round for each."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -203,13 +205,20 @@ class Walk:
         if not self._matters(loop, frame):
             return self._step_over(loop, states, frame)
         left: list[State] = []
-        for number in _ROUNDS:
+        for number in self._rounds(loop, states, frame):
             for state in states:
                 iterable = self.evaluator.symbol(loop.iter, state, frame)
                 self._begin_round(loop, number, state, frame)
                 self.evaluator.bind(loop.target, element(iterable, number), state, frame)
             states = self._round(loop, states, left, frame)
         return self._merged([*self.block(loop.orelse, states, frame), *left], frame)
+
+    def _rounds(self, loop: ast.For | ast.AsyncFor, states: list[State], frame: Frame) -> Iterable[int]:
+        """Two rounds; one for each item where a list of a few is known."""
+        iterables = [self.evaluator.symbol(loop.iter, state, frame) for state in states]
+        lengths = {len(i.parts) - 1 if i.kind == "operation" and i.parts[0] == "display" else 0 for i in iterables}
+        longest = max(lengths, default=0)
+        return range(1, longest + 1) if 0 < longest <= _MAX_ITEMS and len(lengths) == 1 else _ROUNDS
 
     def _while(self, loop: ast.While, states: list[State], frame: Frame) -> list[State]:
         if not self._matters(loop, frame):
@@ -367,7 +376,7 @@ class Walk:
         events = self.recogniser.certain(call, state, frame)
         states = [state]
         if events is None:
-            callees = self.interests.callees(frame.module, call, frame.receiver)[:_MAX_CALLEES]
+            callees = self._callees(call, state, frame)[:_MAX_CALLEES]
             if callees:
                 entered = [state.copy() for _ in callees[1:]] + [state]
                 return [out for c, s in zip(callees, entered) for out in self._enter(c, call, s, frame)]
@@ -380,6 +389,18 @@ class Walk:
             for reached in states:
                 self._record(event, reached, frame)
         return states
+
+    def _callees(self, call: ast.Call, state: State, frame: Frame) -> list[Callee]:
+        """The functions that a call may enter; on an object that the path has made, the method of its class alone."""
+        callees = self.interests.callees(frame.module, call, frame.receiver)
+        if len(callees) < 2 or not isinstance(call.func, ast.Attribute):
+            return callees
+        made = self.evaluator.symbol(call.func.value, state, frame)
+        if made.kind != "new" or made.module is None or not isinstance(made.source, ast.Call):
+            return callees
+        classes = self.project.classes_of(made.module, made.source.func)
+        own = {self.project.method(cls, call.func.attr) for cls in classes}
+        return [callee for callee in callees if callee.definition in own] if classes else callees
 
     def _closure(self, closure: ast.expr, call: ast.Call, state: State, frame: Frame) -> list[State]:
         """The function that an optimizer's step calls."""
