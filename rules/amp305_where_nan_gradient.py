@@ -236,9 +236,11 @@ class WhereNanGradient(Rule):
             count = (values != 0).sum(-1)
             return torch.where(count > 0, values.sum(-1) / count, 0.0)
 
-        def window(size):
-            t = torch.arange(size)
+        def sinc(t):
             return torch.where(t == 0, 1.0, torch.sin(t) / t)
+
+        def low_pass(size, cutoff):
+            return sinc(2 * cutoff * (torch.arange(size) - size // 2))
         """,
         """
         import torch
@@ -309,13 +311,23 @@ def _last_name(node: ast.expr) -> str:
 def _is_learned_from(context: Context, masked: _Masked) -> bool:
     """Whether a gradient flows. A quotient by a count is often an average of data: it must stand in a loss or layer."""
     gradients, singular = context.values.gradients, masked.singular
-    if not gradients(singular):
+    if not gradients(singular) or any(_is_grid(value) for value in singular.operand(masked.operand)):
         return False
     if singular.op != "div" or any(gradients(value) for value in singular.operand("other")):
         return True
     function = context.module.function(masked.mask.node)
     name = "" if function is None else function.name.lower()
     return name == "forward" or "loss" in name
+
+
+def _is_grid(value: Value, depth: int = 4) -> bool:
+    """Whether a value is computed from a grid of numbers: a window, a filter, positions."""
+    if value.op in ("arange", "linspace", "logspace"):
+        return True
+    operation = value.operation if value.is_tensor_op else None
+    if depth == 0 or operation is None or operation.kind not in _PASSING:
+        return False
+    return any(_is_grid(inner, depth - 1) for name in value.arguments for inner in value.operand(name))
 
 
 @dataclass(frozen=True, slots=True)
