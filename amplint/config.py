@@ -104,7 +104,7 @@ def read(path: Path) -> Settings:
             raise ConfigError(f"{path}: unknown key {key!r}{_did_you_mean(key, KEYS)}")
         values[key.replace("-", "_")] = _convert(path, key, value)
     origins = {key: str(path) for key in table}
-    return Settings(**values, root=path.resolve().parent, origins=origins)
+    return Settings(**values, root=Path(os.path.abspath(path)).parent, origins=origins)
 
 
 def override(settings: Settings, origin: str = "command line", **values: Any) -> Settings:

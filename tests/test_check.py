@@ -119,6 +119,13 @@ def test_broken_files_without_torch_are_silent(folder: Path) -> None:
     assert codes() == []
 
 
+def test_nothing_to_check_is_said(folder: Path) -> None:
+    result = amplint("check")
+    assert result.exit_code == 0
+    assert result.stderr == "No Python files or notebooks to check.\n"
+    assert amplint("check", "-q").output == ""
+
+
 def test_standard_input(folder: Path) -> None:
     assert codes("-", stdin=FAULTY) == ["AMP104"]
     result = amplint("check", "-", "--stdin-filename", "pkg/loss.py", stdin=FAULTY)

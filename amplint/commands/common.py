@@ -140,6 +140,8 @@ def prepare(paths: tuple[Path, ...], options: dict[str, Any]) -> Run:
             )
         except MissingPathError as error:
             raise Failure(str(error)) from None
+    if not files and not options["quiet"]:
+        complain("No Python files or notebooks to check.")
     gc.set_threshold(100_000, 50, 1_000)  # trees and memories live long: looking through them often frees nothing
     plan = Plan(settings.codes, settings.options, settings.ignored_in)
     linter = Linter(lambda: surroundings(around, files, settings.excludes), plan, contents)

@@ -138,6 +138,7 @@ class Project:
         self._modules.pop(path, None)
         self._recent.pop(path, None)
         self._unreadable.discard(path)
+        self._defined = None
         self._questions.clear()
 
     def trim(self) -> bool:
