@@ -20,6 +20,11 @@ _CASTS = ("float", "half", "double", "to", "type", "type_as", "autocast", "is_au
 
 _COMMUNICATION = ("reduce", "gather", "scatter", "broadcast", "all_to_all", "send", "recv", "barrier")
 _HARMLESS_PACKAGES = frozenset({"torch", "numpy", "builtins", "einops", "typing_extensions", *sys.stdlib_module_names})
+_LOADERS = (
+    "torch.utils.cpp_extension.load",
+    "torch.utils.cpp_extension.load_inline",
+    "importlib.import_module",
+)
 
 
 class CustomFunctionUnguarded(Rule):
@@ -304,8 +309,8 @@ class CustomFunctionUnguarded(Rule):
             yield self.finding(
                 context,
                 cls,
-                f"{cls.name} is applied under float16 autocast: its forward ({culprit}) runs in float16, its backward "
-                "outside autocast, so that their dtypes differ; it has no custom_fwd and custom_bwd",
+                f"{cls.name} is applied under float16 autocast: its forward ({culprit}) gets float16, its backward "
+                "runs outside autocast, so that their dtypes differ; it has no custom_fwd and custom_bwd",
                 fix=_fix(context, passes),
                 related=related,
             )
@@ -347,10 +352,22 @@ def _is_extension(context: Context, call: ast.Call) -> bool:
     last = _last_name(call.func)
     if any(word in last for word in _COMMUNICATION) or context.project.callees(context.module, call):
         return False
+    if isinstance(call.func, ast.Attribute) and _is_loaded(context.module, call.func.value):
+        return True
     for name in context.module.names(call.func):
         root = name.lstrip(".").partition(".")[0]
-        is_torch_ops = name.startswith(("torch.ops.", "torch.utils.cpp_extension"))
-        if is_torch_ops or (root not in _HARMLESS_PACKAGES and "." in name.lstrip(".")):
+        if name.startswith("torch.ops.") or (root not in _HARMLESS_PACKAGES and "." in name.lstrip(".")):
+            return True
+    return False
+
+
+def _is_loaded(module: Module, node: ast.expr) -> bool:
+    """Whether a name of the file is given an extension that is compiled on the spot."""
+    found = module.lookup(node.id, node) if isinstance(node, ast.Name) else None
+    for binding in found[1] if found else ():
+        statement = module.parent(binding)
+        value = statement.value if isinstance(statement, ast.Assign) else None
+        if isinstance(value, ast.Call) and module.is_named(value.func, *_LOADERS):
             return True
     return False
 
