@@ -70,6 +70,11 @@ class SqrtSumSquares(Rule):
             def first(pairs):
                 for x, *_ in pairs:
                     yield torch.sqrt(torch.sum(x * x, dim=0))  # expect
+
+            @torch.no_grad()
+            def guided(x, target):
+                with torch.enable_grad():
+                    return torch.autograd.grad(torch.sqrt(torch.sum((x - target) ** 2)), x)  # expect
             """,
             """
             import torch
@@ -86,6 +91,11 @@ class SqrtSumSquares(Rule):
             def first(pairs):
                 for x, *_ in pairs:
                     yield torch.linalg.vector_norm(x, dim=0)
+
+            @torch.no_grad()
+            def guided(x, target):
+                with torch.enable_grad():
+                    return torch.autograd.grad(torch.linalg.vector_norm(x - target), x)
             """,
         ),
         Example(

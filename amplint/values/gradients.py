@@ -21,14 +21,6 @@ _NO_TENSORS = ("item", "tolist", "detach", "data")
 _TESTS = ("float", "print", "bool", "int", "isclose", "allclose")
 """Functions that hand on no tensor; those named `assert…` do not either."""
 
-_NO_GRAD = (
-    "torch.no_grad",
-    "torch.inference_mode",
-    "torch.autograd.no_grad",
-    "torch.autograd.grad_mode.no_grad",
-    "torch.autograd.grad_mode.inference_mode",
-)
-
 _NO_OPERANDS = ("index", "indices", "dim", "dims", "keepdim", "size", "shape", "dtype", "mask", "condition", "repeats")
 """Parameters through which no gradient flows."""
 
@@ -50,11 +42,11 @@ def _is_under_no_grad(value: Value) -> bool:
 def _is_made_under_no_grad(value: Value) -> bool:
     """Whether a value is computed under no_grad: where it stands, or at one of the calls that lead there."""
     module, node, frame = value.module, value.node, value.frame
-    while not _switches_off(module, node):
+    while (off := _switched_off(module, node)) is None:
         if frame.caller is None or frame.call is None:
             return False
         module, node, frame = frame.caller.module, frame.call, frame.caller
-    return True
+    return off
 
 
 def _entry(frame: Frame) -> ast.AST:
@@ -67,8 +59,9 @@ def _entry(frame: Frame) -> ast.AST:
 
 def _is_switched_off(project: Project, module: Module, node: ast.AST, calls: int) -> bool:
     """Whether `node` runs under no_grad: where it stands, or because all known calls of its function do."""
-    if _switches_off(module, node):
-        return True
+    off = _switched_off(module, node)
+    if off is not None:
+        return off
     function = module.function(node)
     callers = project.callers(Definition(module, function)) if function is not None and calls else ()
     return bool(callers) and all(_is_switched_off(project, c.module, c.call, calls - 1) for c in callers)
@@ -96,27 +89,36 @@ def _is_test(parent: ast.AST | None) -> bool:
     return isinstance(parent, ast.Compare) or (isinstance(parent, ast.Attribute) and parent.attr in _NO_TENSORS)
 
 
-def _switches_off(module: Module, node: ast.AST) -> bool:
-    """Whether `node` stands in a `with torch.no_grad()` or in a function so decorated."""
+def _switched_off(module: Module, node: ast.AST) -> bool | None:
+    """Whether the innermost `with torch.no_grad()`, `enable_grad()` or decorator around `node` turns gradients off.
+
+    None where there is none.
+    """
     for ancestor in module.ancestors(node):
         if isinstance(ancestor, ast.With | ast.AsyncWith):
-            switches = [item.context_expr for item in ancestor.items]
+            switches = [item.context_expr for item in reversed(ancestor.items)]
         elif isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
             switches = ancestor.decorator_list
         else:
             continue
-        if any(_is_no_grad(module, switch) for switch in switches):
-            return True
-    return False
+        for switch in switches:
+            off = _turns_off(module, switch)
+            if off is not None:
+                return off
+    return None
 
 
-def _is_no_grad(module: Module, switch: ast.expr) -> bool:
+def _turns_off(module: Module, switch: ast.expr) -> bool | None:
     called = switch.func if isinstance(switch, ast.Call) else switch
-    if module.is_named(called, *_NO_GRAD):
+    names = {name.rpartition(".")[2] for name in module.names(called) if name.startswith("torch.")}
+    if names & {"no_grad", "inference_mode"}:
         return True
-    is_set = module.is_named(called, "torch.set_grad_enabled", "torch.autograd.grad_mode.set_grad_enabled")
+    if names & {"enable_grad"}:
+        return False
     arguments = switch.args if isinstance(switch, ast.Call) else []
-    return is_set and any(isinstance(a, ast.Constant) and a.value is False for a in arguments)
+    if names & {"set_grad_enabled"} and arguments and isinstance(arguments[0], ast.Constant):
+        return not arguments[0].value
+    return None
 
 
 def _is_tracked(value: Value) -> bool:
