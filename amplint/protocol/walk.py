@@ -377,6 +377,11 @@ class Walk:
         states = [state]
         if events is None:
             callees = self._callees(call, state, frame)[:_MAX_CALLEES]
+            is_variable = len(callees) > 1 or (callees and isinstance(call.func, ast.Name))
+            function = self.evaluator.symbol(call.func, state, frame) if is_variable else NONE
+            if function.kind == "choice" and (sides := self._sides(function, callees, frame)):
+                return self._called_by_choice(function, sides, call, state, frame)
+            callees = [c for c in callees if c.function is function.source] or callees
             if callees:
                 entered = [state.copy() for _ in callees[1:]] + [state]
                 return [out for c, s in zip(callees, entered) for out in self._enter(c, call, s, frame)]
@@ -389,6 +394,30 @@ class Walk:
             for reached in states:
                 self._record(event, reached, frame)
         return states
+
+    def _sides(self, choice: Symbol, callees: list[Callee], frame: Frame) -> dict[bool, list[Callee]] | None:
+        """The functions that `a if test else b` gives for each outcome; None if some callee is neither."""
+        sides: dict[bool, list[Callee]] = {}
+        for outcome, side in zip((True, False), choice.parts[1:], strict=True):
+            source = side.source if isinstance(side, Symbol) else None
+            named = self.project.resolve(frame.module, source) if source is not None else ()
+            nodes = {source, *(definition.node for definition in named)}
+            sides[outcome] = [callee for callee in callees if callee.function in nodes]
+        return sides if len(sides[True]) + len(sides[False]) >= len(callees) else None
+
+    def _called_by_choice(
+        self, choice: Symbol, sides: dict[bool, list[Callee]], call: ast.Call, state: State, frame: Frame
+    ) -> list[State]:
+        """A call of `a if test else b`: of the one that the test chooses."""
+        test = choice.parts[0]
+        assert isinstance(test, Symbol)
+        after: list[State] = []
+        for outcome, branch in self._outcomes(test, state):
+            if not sides[outcome]:
+                after.append(branch)
+            for callee in sides[outcome]:
+                after += self._enter(callee, call, branch.copy(), frame)
+        return after
 
     def _callees(self, call: ast.Call, state: State, frame: Frame) -> list[Callee]:
         """The functions that a call may enter; on an object that the path has made, the method of its class alone."""
