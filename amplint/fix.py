@@ -47,31 +47,54 @@ class FixResult:
         return sum(f.fix is not None and f.fix.safety is Safety.UNSAFE for f in self.remaining)
 
 
-def fix_source(source: Source, find: Callable[[Source], Sequence[Finding]], *, unsafe: bool) -> FixResult:
-    """Apply the fixes of the findings that `find` sees, again and again, until none is left to apply.
+class Mending:
+    """A source on its way to the fixpoint, round by round.
 
     A round applies fixes that do not touch each other; the others wait for the next, when the text has been read
-    anew. If a round gives a text that is no Python, or the rounds do not end, nothing at all is changed.
+    anew. If a round gives a text that is no Python, or the rounds do not end, `source` is the original again and
+    `error` says why.
     """
-    current, findings = source, tuple(find(source))
-    before, fixed = findings, list[Finding]()
-    seen = {source.text}
-    while chosen := _compatible(current, findings, unsafe=unsafe):
-        edits = dict.fromkeys(edit for finding in chosen for edit in _edits(finding, unsafe))
+
+    def __init__(self, source: Source, *, unsafe: bool) -> None:
+        self.original = self.source = source
+        self.fixed: tuple[Finding, ...] = ()
+        self.error: str | None = None
+        self._unsafe = unsafe
+        self._seen = {source.text}
+
+    def advance(self, findings: Sequence[Finding]) -> bool:
+        """Apply fixes of the findings in the present source. False if there is nothing more to apply."""
+        if self.error:
+            return False
+        chosen = _compatible(self.source, findings, unsafe=self._unsafe)
+        if not chosen:
+            return False
+        edits = dict.fromkeys(edit for finding in chosen for edit in _edits(finding, self._unsafe))
         codes = ", ".join(sorted({finding.code for finding in chosen}))
         try:
-            current = current.edited(edits)
-            parse(current)
+            mended = self.source.edited(edits)
+            parse(mended)
         except SyntaxError as error:
-            return FixResult(
-                source, (), before, f"the fix of {codes} would not parse (line {error.lineno}: {error.msg})"
-            )
-        if current.text in seen or len(seen) > MAX_ROUNDS:
-            return FixResult(source, (), before, f"the fixes of {codes} undo each other")
-        seen.add(current.text)
-        fixed += chosen
-        findings = tuple(find(current))
-    return FixResult(current, tuple(fixed), findings)
+            return self._give_up(f"the fix of {codes} would not parse (line {error.lineno}: {error.msg})")
+        if mended.text in self._seen or len(self._seen) > MAX_ROUNDS:
+            return self._give_up(f"the fixes of {codes} undo each other")
+        self._seen.add(mended.text)
+        self.source = mended
+        self.fixed += tuple(chosen)
+        return True
+
+    def _give_up(self, why: str) -> bool:
+        self.source, self.fixed, self.error = self.original, (), why
+        return False
+
+
+def fix_source(source: Source, find: Callable[[Source], Sequence[Finding]], *, unsafe: bool) -> FixResult:
+    """Apply the fixes of the findings that `find` sees, again and again, until none is left to apply."""
+    mending = Mending(source, unsafe=unsafe)
+    before = findings = tuple(find(source))
+    while mending.advance(findings):
+        findings = tuple(find(mending.source))
+    return FixResult(mending.source, mending.fixed, before if mending.error else findings, mending.error)
 
 
 def write(original: Source, fixed: Source) -> None:

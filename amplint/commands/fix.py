@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,30 +13,34 @@ import click
 from amplint.commands.common import Run, complain, prepare, progress, run_options, write
 
 if TYPE_CHECKING:
+    from amplint.fix import Mending
     from amplint.rule import Finding
     from amplint.source import Source
-
-_PASSES = 5
-"""A fix in one file can bring out a finding in another; so often are all files gone through at most."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one file: its source before and after, what was mended and what is left."""
+    """What becomes of one file. `remaining` are the findings in its present source."""
 
     path: Path
-    original: Source | None = None
-    current: Source | None = None
-    fixed: list[Finding] = field(default_factory=list)
     remaining: tuple[Finding, ...] = ()
-    error: str | None = None
+    mending: Mending | None = None
+    """None while there is nothing to fix in it."""
+
+    @property
+    def fixed(self) -> tuple[Finding, ...]:
+        return self.mending.fixed if self.mending else ()
+
+    @property
+    def error(self) -> str | None:
+        return self.mending.error if self.mending else None
 
     @property
     def change(self) -> tuple[Source, Source] | None:
         """The source before and after, if they differ."""
-        if self.original is None or self.current is None or self.original.text == self.current.text:
+        if self.mending is None or self.mending.source.text == self.mending.original.text:
             return None
-        return self.original, self.current
+        return self.mending.original, self.mending.source
 
 
 @click.command("fix", short_help="Show the fixes as a diff, or apply them.")
@@ -75,52 +78,51 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
 
 
 def mend(run: Run, *, unsafe: bool, verbose: bool = False) -> list[Outcome]:
-    """Fix all files of a run in memory, until no fix brings out another."""
-    from amplint.workers import judge_all
+    """Fix all files of a run in memory, to the common fixpoint.
+
+    A fix in one file can bring out a finding in another, so when the changed files are done, all are looked at again.
+    """
+    from amplint.fix import MAX_ROUNDS
 
     outcomes = [Outcome(path) for path in run.files]
-    for number in range(_PASSES):
-        for index, judgement in progress(judge_all(run.linter, run.files, run.jobs), len(run.files)):
-            outcomes[index].remaining = tuple(diagnostic.finding for diagnostic in judgement.diagnostics)
-            if verbose and number == 0:
-                complain("\n".join(judgement.failures))
-        fixable = [outcome for outcome in outcomes if any(_applicable(f, unsafe) for f in outcome.remaining)]
-        if not sum(
-            _mend_file(run, outcome, unsafe=unsafe) for outcome in progress(fixable, len(fixable), verb="Fixing")
-        ):
+    pending = outcomes
+    for _ in range(MAX_ROUNDS):
+        _judge(run, pending, verbose=verbose and pending is outcomes)
+        moved = [outcome for outcome in pending if _advance(run, outcome, unsafe=unsafe)]
+        if not moved and pending is outcomes:
             break
+        pending = outcomes if len(moved) in (0, len(outcomes)) else moved
     return outcomes
 
 
-def _applicable(finding: Finding, unsafe: bool) -> bool:
-    from amplint.rule import Safety
+def _judge(run: Run, outcomes: list[Outcome], *, verbose: bool) -> None:
+    from amplint.workers import judge_all
 
-    return finding.fix is not None and (unsafe or finding.fix.safety is Safety.SAFE)
+    paths = [outcome.path for outcome in outcomes]
+    for index, judgement in progress(judge_all(run.linter, paths, run.jobs), len(paths)):
+        outcomes[index].remaining = tuple(diagnostic.finding for diagnostic in judgement.diagnostics)
+        if verbose:
+            complain("\n".join(judgement.failures))
 
 
-def _mend_file(run: Run, outcome: Outcome, *, unsafe: bool) -> bool:
-    """Fix one file as it now stands. True if that changed it."""
-    from amplint.fix import fix_source
+def _advance(run: Run, outcome: Outcome, *, unsafe: bool) -> bool:
+    """Apply a round of fixes to one file. True if that changed it."""
+    from amplint.fix import Mending
 
-    linter, path = run.linter, outcome.path
-    checked = linter.check(path)
-    if checked.source is None:
+    if not any(finding.fix for finding in outcome.remaining):
         return False
-
-    def find(source: Source) -> Sequence[Finding]:
-        if source is checked.source:
-            return checked.findings
-        linter.replace(path, source.to_bytes(source.text))
-        return linter.check(path).findings
-
-    result = fix_source(checked.source, find, unsafe=unsafe)
-    linter.replace(path, result.source.to_bytes(result.source.text))
-    outcome.original = outcome.original or checked.source
-    outcome.current = result.source
-    outcome.fixed += result.fixed
-    outcome.remaining = result.remaining
-    outcome.error = result.error
-    return result.source.text != checked.source.text
+    if outcome.mending is None:
+        source = run.linter.source(outcome.path)
+        if source is None:
+            return False
+        outcome.mending = Mending(source, unsafe=unsafe)
+    before = outcome.mending.source
+    outcome.mending.advance(outcome.remaining)
+    now = outcome.mending.source
+    if now is before:
+        return False
+    run.linter.replace(outcome.path, now.to_bytes(now.text))
+    return True
 
 
 def _save(before: Source, after: Source) -> bool:
