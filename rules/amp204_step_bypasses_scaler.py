@@ -25,8 +25,8 @@ class StepBypassesScaler(Rule):
     ## Why
     Without `unscale_` the update is too large by the scale, 65536 at first (Adam hides that: its update does not
     depend on the size of gradients, but its epsilon and any weight decay or clipping do). After `unscale_` the sizes
-    are right, but nothing skips the step when float16 overflowed, and one `inf` makes every weight NaN. Either way
-    `scaler.update()` then raises `No inf checks were recorded prior to update.` or never lowers the scale.
+    are right, but nothing skips the step when float16 overflowed, and one `inf` makes every weight NaN. Without either
+    `unscale_` or `scaler.step`, `scaler.update()` raises `No inf checks were recorded prior to update.`
     Where `scaler.step(optimizer)` stands beside it, every batch is applied twice.
 
     ## Example
