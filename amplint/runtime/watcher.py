@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from amplint.runtime.frames import place, users_line
 from amplint.runtime.verdict import Ending, Failure, FailureKind
@@ -62,7 +63,8 @@ class Watcher:
         self._streak = 0
         self._settled = False
         self._first_scale: float | None = None
-        self._scaled_loss: torch.Tensor | None = None
+        self._unscaled: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+        self._last_unscaled: torch.Tensor | None = None
         self._inside_step = False
         self._swallowed = 0
         self._buffers: list[tuple[weakref.ref[torch.nn.Module], str]] = []
@@ -104,9 +106,7 @@ class Watcher:
         if torch._C._current_autograd_node() is not None:  # a checkpoint that recomputes inside a backward
             return original(tensors, *args, **kwargs)
         self._end_if_due()
-        root = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-        loss = root if self._scaled_loss is None else self._scaled_loss
-        self._scaled_loss = None
+        loss = self._loss_of(tensors[0] if isinstance(tensors, list | tuple) and tensors else tensors)
         if isinstance(loss, torch.Tensor) and loss.numel() == 1:
             with _unobserved():
                 self.last_loss = float(loss.detach())
@@ -116,9 +116,10 @@ class Watcher:
         return original(tensors, *args, **kwargs)
 
     def _scaler_scale(self, original: Callable[..., Any], scaler: Any, outputs: Any) -> Any:
+        result = original(scaler, outputs)
         if scaler.is_enabled() and isinstance(outputs, torch.Tensor):
-            self._scaled_loss = outputs
-        return original(scaler, outputs)
+            self._unscaled[result] = self._last_unscaled = outputs
+        return result
 
     def _scaler_step(self, original: Callable[..., Any], scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if not scaler.is_enabled():
@@ -155,6 +156,13 @@ class Watcher:
         if not self._inside_step:
             self._end_step(optimizer, taken=True)
 
+    def _loss_of(self, root: Any) -> Any:
+        """The loss that a backward starts from: what was scaled, if `root` is that or was made of it since."""
+        last, self._last_unscaled = self._last_unscaled, None
+        if not isinstance(root, torch.Tensor):
+            return root
+        return self._unscaled.get(root, root if last is None else last)
+
     # Steps
 
     def _begin_step(self, optimizer: Any) -> None:
@@ -162,7 +170,7 @@ class Watcher:
         self._attempts[id(optimizer)] = self._attempts.get(id(optimizer), 0) + 1
 
     def _end_step(self, optimizer: Any, taken: bool) -> None:
-        self._scaled_loss = None
+        self._last_unscaled = None
         if taken:
             self._settled, self._streak = True, 0
             self._check_parameters(optimizer)

@@ -127,6 +127,30 @@ def test_the_loss_is_told_unscaled() -> None:
     assert watcher.scale == 1024.0
 
 
+def test_losses_scaled_before_either_backward() -> None:
+    def training() -> None:
+        weight = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        scaler = torch.amp.GradScaler("cpu")
+        one, two = scaler.scale(weight.sum() * math.inf), scaler.scale(weight.sum())
+        one.backward()
+        two.backward()
+        scaler.step(optimizer)
+
+    failure = watch(training).failure
+    assert failure is not None
+    assert failure.place.code == "one.backward()"
+
+
+def test_a_scaled_loss_divided_for_accumulation_is_told_whole() -> None:
+    def training() -> None:
+        weight = nn.Parameter(torch.ones(3))
+        scaler = torch.amp.GradScaler("cpu")
+        (scaler.scale(weight.sum()) / 4).backward()
+
+    assert watch(training).last_loss == 3.0
+
+
 def test_a_non_finite_parameter_is_named() -> None:
     model = nn.Sequential(nn.Linear(4, 2))
     failure = watch(lambda: train(model=model, loss=overflow_when(lambda step: step == 1))).failure
