@@ -368,7 +368,5 @@ def _plainly_squared(values: Values, peeled: Peeled) -> ast.expr | None:
     if total.op != "sum" or total.argument("dtype") is not None or not patterns.is_only_guarded(peeled):
         return None
     squares = total.operand("input")
-    bases = patterns.squared(values, squares[0]) if len(squares) == 1 else ()
-    if not bases or any(Dtype.INTEGER in base.dtypes for base in bases):
-        return None
-    return patterns.part(squares[0])
+    is_square = len(squares) == 1 and patterns.is_square(values, squares[0])
+    return patterns.part(squares[0]) if is_square else None
