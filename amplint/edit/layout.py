@@ -6,12 +6,13 @@ import ast
 import keyword
 import re
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from amplint.rule import Edit
 from amplint.tree import Module
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
+_BLANKS = re.compile(r"[ \t\f]*")
 _COMMENT = re.compile(r"#[^\r\n]*")
 _CONTINUATION = re.compile(r"\\(\r\n|\r|\n)")
 _WORD_END = re.compile(r"[\w\])}\"']\Z")
@@ -81,15 +82,12 @@ class Layout:
 
     def line_start(self, offset: int) -> int:
         """The start of the line of code that holds `offset` (a backslash continues a line)."""
-        while offset > 0 and self.mask[offset - 1] not in "\r\n":
-            offset -= 1
-        return offset
+        return max(self.mask.rfind("\n", 0, offset), self.mask.rfind("\r", 0, offset)) + 1
 
     def line_end(self, offset: int) -> int:
         """The end of the line of code that holds `offset`, before its newline."""
-        while offset < len(self.mask) and self.mask[offset] not in "\r\n":
-            offset += 1
-        return offset
+        newline = _NEWLINE.search(self.mask, offset)
+        return newline.start() if newline else len(self.mask)
 
     def after_newline(self, offset: int) -> int:
         """The offset past the newline that starts at `offset` (itself, at the end of the text)."""
@@ -147,10 +145,11 @@ class Layout:
             offset = self.line_start(self.start(first))
         else:
             offset = self.line_start(self.start(owner))
-        line = self.text[offset:]
-        blanks = line[: len(line) - len(line.lstrip(" \t\f"))]
-        return blanks.rpartition("\f")[2]
+        blanks = _BLANKS.match(self.text, offset)
+        assert blanks is not None
+        return blanks[0].rpartition("\f")[2]
 
+    @cached_property
     def unit(self) -> str:
         """One level of indentation as the file writes it: that of its first indented block, else four blanks."""
         for node in ast.walk(self.module.tree):
@@ -181,7 +180,7 @@ class Layout:
         """`line`, whose own indentation is in levels of four blanks, under `indentation` in the file's units."""
         body = line.lstrip(" ")
         levels, rest = divmod(len(line) - len(body), len(_UNIT))
-        return f"{indentation}{self.unit() * levels}{' ' * rest}{body}" if body else ""
+        return f"{indentation}{self.unit * levels}{' ' * rest}{body}" if body else ""
 
     def _physical_line_start(self, offset: int) -> int:
         """The start of the line above the one that starts at `offset`."""

@@ -107,7 +107,7 @@ def nest(module: Module, statements: Sequence[ast.stmt], header: str) -> tuple[E
         return _broken_up(place, first, before=_rows(place, first, [header]), deeper=statements)
     start = place.leading_comments(first)
     edits = [Edit(start, start, f"{indentation}{header}{place.source.newline}")]
-    edits += [Edit(at, at, place.unit()) for at in _code_lines(place, start, place.end(last))]
+    edits += [Edit(at, at, place.unit) for at in _code_lines(place, start, place.end(last))]
     return tuple(edits)
 
 
@@ -272,7 +272,7 @@ def _share_a_line(statements: Sequence[ast.stmt]) -> bool:
 
 def _own_indentation(place: Layout, statement: ast.stmt) -> str:
     """The indentation of a statement that shares its line, once it has a line of its own."""
-    return place.indentation(statement) + (place.unit() if place.is_inline(statement) else "")
+    return place.indentation(statement) + (place.unit if place.is_inline(statement) else "")
 
 
 def _rows(place: Layout, statement: ast.stmt, lines: Sequence[str]) -> str:
@@ -293,7 +293,7 @@ def _broken_up(
     indentation = _own_indentation(place, statement)
     edits = []
     for index, item in enumerate(line):
-        text = (before if item is statement else "") + indentation + (place.unit() if item in deeper else "")
+        text = (before if item is statement else "") + indentation + (place.unit if item in deeper else "")
         start = place.start(item)
         if index or not place.starts_line(item):
             left = place.end(line[index - 1]) if index else place.previous_char(start) + 1
