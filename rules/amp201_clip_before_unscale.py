@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 from amplint import edit
 from amplint.context import Context
@@ -15,6 +15,8 @@ from amplint.protocol.recognise import is_clip_name
 from amplint.protocol.roles import last_name
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.tree import Module
+
+Handled: TypeAlias = dict[Symbol | None, set[Symbol | None]]
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
@@ -355,12 +357,15 @@ class ClipBeforeUnscale(Rule):
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
-        reported: set[ast.AST] = set()
-        for path in context.protocol.paths(context.module):
-            for clip, backward in _scaled_clips(context, path):
-                if clip.module is context.module and clip.node not in reported:
-                    reported.add(clip.node)
-                    yield self._finding(context, path, backward, clip)
+        paths = context.protocol.paths(context.module)
+        handled = _handled(paths)
+        found: dict[ast.AST, tuple[Path, Event, Event]] = {}
+        for path in sorted(paths, key=lambda path: not path.complete):
+            for clip, backward in _scaled_clips(context, path, handled):
+                if clip.module is context.module:
+                    found.setdefault(clip.node, (path, backward, clip))
+        for path, backward, clip in found.values():
+            yield self._finding(context, path, backward, clip)
         for hook in scaled_hooks(context):
             message = f"{hook.framework} has not unscaled the gradients here yet; {hook.instead} clips them unscaled"
             calls = (node for node in ast.walk(hook.function) if isinstance(node, ast.Call))
@@ -399,31 +404,36 @@ class _Scaled:
         return _Scaled(backward, self.unscaled if shared else set(), self.done)
 
     def unscale(self, event: Event) -> None:
+        """`unscale_`, or a step that unscales; a step after `unscale_` does not."""
         self.untouched = False
-        if event.kind is Kind.UNSCALE or event.optimizer not in self.done:
+        if event.optimizer not in self.done:
             self.unscaled.add(event.optimizer)
             self.done.add(event.optimizer)
 
 
-def _scaled_clips(context: Context, path: Path) -> Iterator[tuple[Event, Event]]:
+def _scaled_clips(context: Context, path: Path, handled: Handled) -> Iterator[tuple[Event, Event]]:
     """The clips of scaled gradients on a path, each with the backward pass that scaled them."""
     pending: dict[Symbol, _Scaled] = {}
     for event in path.events:
         if event.framework or event.inert:
             continue
+        shared = len(handled.get(event.scaler, ())) > 1
         match event.kind:
             case Kind.BACKWARD if event.scaler is not None:
-                known = pending.get(event.scaler, _Scaled(event))
-                pending[event.scaler] = known.after(event, shared=len(_handled(path, event.scaler)) > 1)
+                pending[event.scaler] = pending.get(event.scaler, _Scaled(event)).after(event, shared=shared)
             case Kind.UNSCALE | Kind.STEP if event.scaler in pending:
+                if event.kind is Kind.UNSCALE and event.optimizer in pending[event.scaler].done:
+                    return  # it raises
                 pending[event.scaler].unscale(event)
-            case Kind.UPDATE if event.scaler is not None:
-                pending.pop(event.scaler, None)
+            case Kind.UPDATE if event.scaler in pending and shared:
+                del pending[event.scaler]
+            case Kind.UPDATE if event.scaler in pending:
+                pending[event.scaler].done.clear()
             case Kind.ZERO:
                 _clear(pending, event)
             case Kind.CLIP:
                 for scaler, scaled in pending.items():
-                    if _is_scaled(context, path, event, scaler, scaled):
+                    if _is_scaled(context, path, event, handled.get(scaler, set()), scaled):
                         yield event, scaled.backward
 
 
@@ -434,17 +444,21 @@ def _clear(pending: dict[Symbol, _Scaled], zero: Event) -> None:
         scaled.unscaled.add(zero.optimizer)
 
 
-def _is_scaled(context: Context, path: Path, clip: Event, scaler: Symbol, scaled: _Scaled) -> bool:
-    handled = _handled(path, scaler)
+def _is_scaled(context: Context, path: Path, clip: Event, handled: set[Symbol | None], scaled: _Scaled) -> bool:
     owners = context.protocol.owners(path, clip)
     if owners is None:
         return scaled.untouched and bool(handled)
     return bool(owners & handled) and not owners & scaled.unscaled
 
 
-def _handled(path: Path, scaler: Symbol) -> set[Symbol | None]:
-    """The optimizers that a scaler unscales or steps on a path."""
-    return {e.optimizer for e in path.events if e.kind in (Kind.STEP, Kind.UNSCALE) and e.scaler == scaler}
+def _handled(paths: Iterable[Path]) -> Handled:
+    """The optimizers that each scaler unscales or steps on any path."""
+    found: Handled = {}
+    for path in paths:
+        for event in path.events:
+            if event.kind in (Kind.STEP, Kind.UNSCALE) and not event.framework:
+                found.setdefault(event.scaler, set()).add(event.optimizer)
+    return found
 
 
 def _optimizer(context: Context, path: Path, backward: Event, clip: Event) -> Event | None:

@@ -178,7 +178,7 @@ def _unfounded(path: Path, steps: set[Event]) -> Iterator[Fault]:
             founded.add(event.scaler)
         elif event.kind is Kind.UPDATE and event.subject is None:
             step = _belonging(event, steps)
-            if event.scaler not in founded and step and _is_certain(event, step, rounds):
+            if event.scaler not in founded and step and _is_certain(path, event, step, rounds):
                 yield Fault(path, event, (step,) if step in path.events else ())
             founded.discard(event.scaler)
 
@@ -189,11 +189,11 @@ def _belonging(update: Event, steps: set[Event]) -> Event | None:
     return min(found, key=scaling.line, default=None)
 
 
-def _is_certain(update: Event, step: Event, rounds: set[ast.AST]) -> bool:
+def _is_certain(path: Path, update: Event, step: Event, rounds: set[ast.AST]) -> bool:
     """Whether the tests around the update and the step cannot be two ways to say the same.
 
-    The step stands under a test that the update does not stand under; or the update stands in a branch that leaves.
-    A loop of steps that was not entered, as if there were no optimizer, proves nothing.
+    The step stands under a test that the update does not stand under, or has an update of its own; or the update
+    stands in a branch that leaves. A loop of steps that was not entered, as if there were no optimizer, proves nothing.
     """
     module = update.module
     loops = [node for node in module.ancestors(step.node) if isinstance(node, _LOOPS)]
@@ -201,8 +201,14 @@ def _is_certain(update: Event, step: Event, rounds: set[ast.AST]) -> bool:
         return False
     around_step, around_update = _guards(module, step.node), _guards(module, update.node)
     if around_update <= around_step:
-        return around_update != around_step
+        return around_update != around_step or _is_repeated(path, update)
     return _leaving_guard(module, update.node) is not None
+
+
+def _is_repeated(path: Path, update: Event) -> bool:
+    """Whether the step that follows an update is followed by another update."""
+    later = [e for e in path.after(update) if e.scaler == update.scaler and e.kind in (Kind.STEP, Kind.UPDATE)]
+    return [e.kind for e in later[:2]] == [Kind.STEP, Kind.UPDATE] and later[1].node is not update.node
 
 
 def _guards(module: Module, node: ast.AST) -> set[tuple[ast.AST, bool]]:
