@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplint.edit import insert_after, insert_before, remove_statement
+from amplint.edit import add_import, insert_after, insert_before, remove_statement
 from amplint.magics import python_of
 from amplint.notebook import Notebook
 from amplint.rule import Edit, Position
@@ -200,6 +200,21 @@ def test_comments_of_another_cell_lead_nothing() -> None:
     assert result.document == document("# the end", "a()\nb()")
 
 
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("%matplotlib inline\nimport torch", "%matplotlib inline\nimport math\n\nimport torch"),
+        ("%%time\nx = 1", "%%time\nimport math\n\nx = 1"),
+    ],
+)
+def test_an_import_goes_below_the_magics(first: str, expected: str) -> None:
+    module = parse(notebook(document(first, "y")))
+    _, edits = add_import(module, "math.log", module.tree.body[-1])
+    result = module.source.edited(edits)
+    assert isinstance(result, Notebook)
+    assert result.document == document(expected, "y")
+
+
 LINES = st.lists(
     st.sampled_from(["a = 1", "b = 'é\\n'", "# 😀", "", "%time c", "!ls", '"""\n\n"""', "a = 1"]), max_size=5
 )
@@ -246,3 +261,18 @@ def test_positions_round_trip() -> None:
         lines = source.source.split("\n")
         inside = source.start + sum(len(line) + 1 for line in lines[: place.line - 1]) + place.column - 1
         assert inside == offset
+
+
+def test_a_fixed_notebook_is_valid() -> None:
+    """By the format's own library."""
+    nbformat = pytest.importorskip("nbformat")
+    cells = [nbformat.v4.new_markdown_cell("# é"), nbformat.v4.new_code_cell("%matplotlib inline\na()\nb()")]
+    text = nbformat.writes(nbformat.v4.new_notebook(cells=cells))
+    module = parse(notebook(text))
+    edits = (*insert_before(module, statement(module, "b"), ["x()"]), *remove_statement(module, statement(module, "a")))
+    result = module.source.edited(edits)
+    assert isinstance(result, Notebook)
+    read = nbformat.reads(result.document, as_version=4)
+    nbformat.validate(read)
+    assert read.cells[1].source == "%matplotlib inline\nx()\nb()"
+    assert nbformat.writes(read) == result.document

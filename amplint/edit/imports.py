@@ -105,12 +105,19 @@ def _top_imports(module: Module) -> Iterator[Import]:
     for index, item in enumerate(module.tree.body):
         if isinstance(item, ast.Import | ast.ImportFrom):
             yield item
-        elif not (index == 0 and _is_docstring(item)) and not isinstance(item, ast.Try | ast.If):
+        elif (
+            not (index == 0 and _is_docstring(item)) and not _is_masked(item) and not isinstance(item, ast.Try | ast.If)
+        ):
             return
 
 
 def _is_docstring(item: ast.stmt) -> bool:
     return isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)
+
+
+def _is_masked(item: ast.stmt) -> bool:
+    """Whether a statement stands for a magic of a notebook."""
+    return isinstance(item, ast.Expr) and isinstance(item.value, ast.Name) and not item.value.id.strip("_")
 
 
 def _root(item: Import) -> str:
@@ -142,7 +149,8 @@ def _line_after(place: Layout, item: Import, text: str) -> Edit:
 
 def _first_import(place: Layout, text: str) -> Edit:
     """The first import of a file that has none at its top: below its docstring or its leading comments."""
-    newline, body = place.source.newline, place.module.tree.body
+    newline = place.source.newline
+    body = [item for item in place.module.tree.body if not _is_masked(item)]
     if body and _is_docstring(body[0]):
         at = place.after_newline(place.line_end(place.end(body[0])))
         return Edit(at, at, f"{newline}{text}{newline}")
