@@ -14,6 +14,8 @@ from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.values import Certainty, Dtype, Peeled, Value, Values, round_to
 
 _EPS = "1e-6"
+_PARTS = ("real", "imag", "grad")
+"""Attributes that are tensors where their object is one; others are taken for settings."""
 
 
 class SqrtSumSquares(Rule):
@@ -186,6 +188,13 @@ class SqrtSumSquares(Rule):
         def pseudo_huber(x, c):
             return torch.sqrt(x**2 + c**2) - c
 
+        def precondition(self, sample, sigma):
+            data = self.config.data
+            return sample * (sigma**2 + data**2) ** 0.5 + torch.sqrt(sigma**2 + data**2)
+
+        def magnitude(a, b):
+            return (a**2 + b**2) ** 0.5
+
         def huber(prediction, target, args):
             return torch.sqrt((prediction.float() - target.float()) ** 2 + args.delta**2)
 
@@ -267,13 +276,20 @@ class SqrtSumSquares(Rule):
                 continue
             if _is_taken_off_again(root) or _is_kept_above_zero(context.values, root, sums):
                 continue
-            if not context.values.gradients(root) or not patterns.is_torch(context.values, root):
+            if not context.values.gradients(root) or not _is_torch(context.values, root, sums):
                 continue
             message = (
                 "the gradient of this root is NaN where the sum is 0 (in float16 x * x overflows above 255.94, too)"
             )
             fix = _fix(context, root, sums[0]) if len(sums) == 1 else None
             yield self.finding(context, root.node, message, fix=fix)
+
+
+def _is_torch(values: Values, root: Value, sums: tuple[Peeled, ...]) -> bool:
+    """Whether it is a tensor's root: `(a**2 + b**2) ** 0.5` of what is not known may be of two numbers."""
+    if any(peeled.core.op == "add" for peeled in sums):
+        return values.is_tensor(root) is Certainty.ALWAYS
+    return patterns.is_torch(values, root)
 
 
 def _is_taken_off_again(root: Value) -> bool:
@@ -327,12 +343,12 @@ def _is_sum_of_squares(values: Values, value: Value) -> bool:
 def _adds_number(values: Values, total: Value) -> bool:
     """Whether one of the squares that are added may be of a number: `x**2 + args.delta**2` stays above zero."""
     operands = (*total.operand("input"), *total.operand("other"))
-    bases = [(square.argument("input"), base) for square in operands for base in patterns.squared(values, square)]
-    certainties = [values.is_tensor(base) for _, base in bases]
-    unknown = [node for (node, _), sure in zip(bases, certainties, strict=True) if sure is Certainty.UNKNOWN]
+    bases = [base for square in operands for base in patterns.squared(values, square)]
+    certainties = {values.is_tensor(base) for base in bases}
+    unknown = [base for base in bases if values.is_tensor(base) is Certainty.UNKNOWN]
     if Certainty.NEVER in certainties or (unknown and Certainty.ALWAYS in certainties):
         return True
-    return any(isinstance(node, ast.Attribute) and node.attr not in ("real", "imag", "grad") for node in unknown)
+    return any(isinstance(base.node, ast.Attribute) and base.node.attr not in _PARTS for base in unknown)
 
 
 def _is_square(values: Values, value: Value) -> bool:
