@@ -13,7 +13,7 @@ _DEPTH = 8
 _MAXIMA = ("max", "amax", "maximum", "logsumexp", "cummax", "clamp", "clamp_min", "relu")
 _MINIMA = ("min", "amin", "minimum", "cummin")
 
-_ARRAY_LIBRARIES = ("numpy", "jax", "tensorflow", "cupy", "pandas", "mxnet", "paddle", "mindspore")
+_ARRAY_LIBRARIES = ("numpy", "jax", "tensorflow", "cupy", "pandas", "polars", "sympy", "mxnet", "paddle", "mindspore")
 
 ARRANGED = frozenset({"index", "shape", "cast"})
 """The layers of `Values.peel` that keep the numbers."""

@@ -220,6 +220,8 @@ class LogSumExp(Rule):
             sums = context.values.peel(log.operand("input"), patterns.GUARDED)
             if not patterns.every((peeled.core for peeled in sums), _is_sum_of_exponentials):
                 continue
+            if not patterns.is_torch(context.values, log):
+                continue
             limit = patterns.exp_limit(_terms(sums[0].core)[0])
             message = f"exp overflows above {limit} here, and the log of the sum is inf; logsumexp is finite"
             fix = _fix(context, log, sums[0]) if len(sums) == 1 and log.op == "log" else None

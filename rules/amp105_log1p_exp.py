@@ -134,7 +134,11 @@ class Log1pExp(Rule):
         import math
 
         import numpy as np
+        import polars as pl
         import torch
+
+        def column(x):
+            return (1 + pl.col("x").exp()).log(), (x.exp() + 1).log()
 
         def reference(x):
             return np.log1p(np.exp(x)), math.log(1 + math.exp(1.0))
@@ -147,6 +151,8 @@ class Log1pExp(Rule):
                 continue
             exponentials = _exponentials(log)
             if not patterns.every(exponentials, _may_overflow):
+                continue
+            if not patterns.is_torch(context.values, log):
                 continue
             limit = patterns.exp_limit(exponentials[0])
             message = f"exp overflows above {limit} here, and log(1 + exp(x)) is inf; softplus is x there"

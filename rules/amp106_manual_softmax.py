@@ -159,6 +159,8 @@ class ManualSoftmax(Rule):
             sums = context.values.peel(division.operand("other"), patterns.GUARDED)
             if not sums or not all(_sums_one(context.values, peeled.core, numerators) for peeled in sums):
                 continue
+            if not patterns.is_torch(context.values, division):
+                continue
             limit = patterns.exp_limit(exponentials[0])
             message = f"exp overflows above {limit} here, and inf / inf is NaN; softmax stays finite"
             fix = _fix(context, division, numerators[0], sums[0]) if len(numerators) == len(sums) == 1 else None

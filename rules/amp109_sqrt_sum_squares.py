@@ -257,6 +257,17 @@ class SqrtSumSquares(Rule):
             return torch.sqrt(x[:, None] ** 2 + x**2)
         """,
         """
+        import polars as pl
+        import torch
+
+        def speed(frame):
+            x, y = pl.col("x"), pl.col("y")
+            return frame.with_columns((x**2 + y**2).sqrt().alias("v"), (pl.col("a") ** 2 + pl.col("b") ** 2).sqrt())
+
+        def length(x, y):
+            return (x * x + y * y).sqrt()
+        """,
+        """
         import torch
 
         def deviation(x):

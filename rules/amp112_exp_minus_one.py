@@ -130,12 +130,12 @@ class ExpMinusOne(Rule):
     def check(self, context: Context) -> Iterator[Finding]:
         for difference in context.values.operations(context.module, "sub"):
             exponential = _exponential(difference)
-            if exponential is not None:
+            if exponential is not None and patterns.is_torch(context.values, exponential):
                 message = "exp(x) - 1 keeps no digits of x below 1.2e-7 (9.8e-4 in float16); expm1 keeps all"
                 yield self.finding(context, difference.node, message, fix=_expm1(context, difference, exponential))
         for log in context.values.operations(context.module, "log"):
             x = _plus_one(log)
-            if x is not None:
+            if x is not None and patterns.is_torch(context.values, log):
                 message = "1 + x keeps no digits of x below 1.2e-7 (9.8e-4 in float16); log1p(x) keeps all"
                 yield self.finding(context, log.node, message, fix=_log1p(context, log, x))
 

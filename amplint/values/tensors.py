@@ -19,6 +19,9 @@ _SHARED_METHODS = frozenset(
 """Methods that numpy's arrays have too."""
 
 _OTHER_TYPES = ("ndarray", "float", "int", "str")
+_ALIKE = ("polars", "sympy")
+"""Libraries whose objects have `sqrt`, `log`, `exp` and `pow` as methods."""
+
 _FORWARD = ("forward", "training_step", "validation_step", "test_step")
 
 
@@ -57,7 +60,7 @@ def _is_torch_method(value: Value) -> bool:
     func = getattr(value.node, "func", None)
     if not isinstance(func, ast.Attribute) or value.module.names(func):
         return False
-    return func.attr not in _SHARED_METHODS
+    return func.attr not in _SHARED_METHODS and not value.module.imports(*_ALIKE)
 
 
 def _is_tensor_parameter(value: Value) -> Certainty:
@@ -70,11 +73,10 @@ def _is_tensor_parameter(value: Value) -> Certainty:
     arguments = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
     annotation = next((a.annotation for a in arguments if a.arg == value.dotted), None)
     names = "" if annotation is None else ast.unparse(annotation)
+    is_other = any(word in names for word in _OTHER_TYPES)
     if "Tensor" in names:
-        return Certainty.ALWAYS
+        return Certainty.UNKNOWN if is_other else Certainty.ALWAYS
     if annotation is not None:
-        return (
-            Certainty.NEVER if any(word in names for word in ("ndarray", "float", "int", "str")) else Certainty.UNKNOWN
-        )
+        return Certainty.NEVER if is_other else Certainty.UNKNOWN
     is_forward = function.name in _FORWARD and value.module.class_of(function) is not None
     return Certainty.ALWAYS if is_forward else Certainty.UNKNOWN
