@@ -57,6 +57,7 @@ class Questions:
             self._frames.pop()
             if self._frames:
                 self._frames[-1].asked |= frame.asked
+                self._frames[-1].unanswered |= frame.unanswered
 
     def note(self, *question: str) -> None:
         """A primitive question was asked."""

@@ -31,7 +31,7 @@ from amplint.tree import Module
 
 if TYPE_CHECKING:
     from amplint.context import Options
-    from amplint.project import Project
+    from amplint.project import Asked, Project
 
 __all__ = ["Event", "Kind", "Path", "Protocol", "Symbol"]
 
@@ -44,8 +44,8 @@ class Protocol:
         self.options = options
         self._evaluator = Evaluator(project)
         self._interests = Interests(project)
-        self._walks: dict[Entry, _Walked] = {}
-        self._of: dict[Module, _Judged] = {}
+        self._walks: dict[Entry, tuple[_Walked, Asked]] = {}
+        self._of: dict[Module, tuple[_Judged, Asked]] = {}
 
     def paths(self, module: Module) -> tuple[Path, ...]:
         """The paths with an event in `module`, from the outermost callers that lead there.
@@ -93,8 +93,12 @@ class Protocol:
 
     def _judged(self, module: Module) -> _Judged:
         if module not in self._of:
-            self._of[module] = self._judge(module)
-        return self._of[module]
+            with self.project.recording() as recording:
+                judged = self._judge(module)
+            self._of[module] = judged, recording.asked
+        judged, asked = self._of[module]
+        self.project.rest_on(asked)
+        return judged
 
     def _judge(self, module: Module) -> _Judged:
         found: dict[Entry, None] = {}
@@ -117,16 +121,22 @@ class Protocol:
 
     def _walk(self, entry: Entry) -> _Walked:
         if entry not in self._walks:
-            walk = Walk(self.project, self._interests, self._evaluator)
-            bound = ""
-            try:
-                walk.run(entry.function, entry.receiver)
-            except BoundError as error:
-                bound = str(error)
-            except RecursionError:
-                bound = "nested too deep"
-            self._walks[entry] = _Walked(() if bound else tuple(walk.paths), bound)
-        return self._walks[entry]
+            with self.project.recording() as recording:
+                walked = self._walk_anew(entry)
+            self._walks[entry] = walked, recording.asked
+        walked, asked = self._walks[entry]
+        self.project.rest_on(asked)
+        return walked
+
+    def _walk_anew(self, entry: Entry) -> _Walked:
+        walk = Walk(self.project, self._interests, self._evaluator)
+        try:
+            walk.run(entry.function, entry.receiver)
+        except BoundError as error:
+            return _Walked((), str(error))
+        except RecursionError:
+            return _Walked((), "nested too deep")
+        return _Walked(tuple(walk.paths))
 
 
 @dataclass(frozen=True, slots=True)

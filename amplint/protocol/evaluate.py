@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from amplint.project import Definition, Project
+from amplint.project import Asked, Definition, Project
 from amplint.project.names import bound_value
 from amplint.protocol.facts import chosen, compared, negated, truth
 from amplint.protocol.state import Frame, State
@@ -34,7 +34,7 @@ class Evaluator:
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self._static: dict[ast.AST, Symbol] = {}
+        self._static: dict[ast.AST, tuple[Symbol, Asked]] = {}
 
     def symbol(self, expression: ast.expr, state: State, frame: Frame, depth: int = _DEPTH) -> Symbol:
         """What `expression` stands for in `state`. Binds the names of `:=`."""
@@ -49,9 +49,13 @@ class Evaluator:
         """What `expression` stands for wherever it is run: names with one assignment are followed."""
         if expression not in self._static:
             frame = Frame(module, module.function(expression) or module.tree, static=True)
-            self._static[expression] = _opaque(expression, State(), frame)
-            self._static[expression] = self.symbol(expression, State(), frame, _DEPTH // 2)
-        return self._static[expression]
+            self._static[expression] = _opaque(expression, State(), frame), 0
+            with self.project.recording() as recording:
+                symbol = self.symbol(expression, State(), frame, _DEPTH // 2)
+            self._static[expression] = symbol, recording.asked
+        symbol, asked = self._static[expression]
+        self.project.rest_on(asked)
+        return symbol
 
     # -- by node -------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from amplint.project import Callee, Definition, Project
+from amplint.project import Asked, Callee, Definition, Project
 from amplint.protocol.recognise import NAMES_OF_EVENTS, is_clip_name
 from amplint.protocol.roles import last_name, used_as_scaler
 from amplint.tree import Module
@@ -36,15 +36,22 @@ class Interests:
 
     def __init__(self, project: Project) -> None:
         self.project = project
-        self._of: dict[Module, Interest] = {}
+        self._of: dict[Module, tuple[Interest, Asked]] = {}
         self._eventful: dict[ast.AST, bool] = {}
+        self._rests_on: dict[ast.AST, Asked] = {}
 
     def of(self, module: Module) -> Interest:
         """What matters in a file."""
-        if module not in self._of:
-            self._of[module] = interest = Interest()
+        if module in self._of:
+            interest, asked = self._of[module]
+            self.project.rest_on(asked)
+            return interest
+        interest = Interest()
+        self._of[module] = interest, 0  # what looking the file over itself asks for
+        with self.project.recording() as recording:
             self._look_over(module, interest)
-        return self._of[module]
+        self._of[module] = interest, recording.asked
+        return interest
 
     def callees(self, module: Module, call: ast.Call, receiver: Definition | None) -> list[Callee]:
         """The functions with events that a call enters."""
@@ -53,10 +60,15 @@ class Interests:
     def is_eventful(self, function: Definition) -> bool:
         """Whether running a function may bring about an event: it, or one that it leads to, has one of its own."""
         node = function.node
-        if node not in self._eventful:
-            visited: set[ast.AST] = set()
+        if node in self._eventful:
+            self.project.rest_on(self._rests_on.get(node, 0))
+            return self._eventful[node]
+        visited: set[ast.AST] = set()
+        with self.project.recording() as recording:
             if not self._leads_to_event(function, visited):
                 self._eventful.update(dict.fromkeys(visited, False))
+        for new in self._eventful.keys() - self._rests_on.keys():
+            self._rests_on[new] = recording.asked
         return self._eventful.get(node, False)
 
     # -- inside --------------------------------------------------------------------------------------------------
