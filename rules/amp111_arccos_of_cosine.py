@@ -117,8 +117,12 @@ class ArccosOfCosine(Rule):
         import math
 
         import numpy as np
+        import polars as pl
         import torch
         import torch.nn.functional as F
+
+        def angle(column):
+            return pl.col("w").clip(-1, 1).arccos(), column.clip(-1, 1).arccos()
 
         def slerp(a, b, t):
             omega = np.arccos(np.clip(np.dot(a, b), -1, 1))
@@ -161,6 +165,8 @@ class ArccosOfCosine(Rule):
         for arc in context.values.operations(context.module, "acos", "asin"):
             given = arc.operand("input")
             if not any(patterns.every(seen.operand("input"), _reaches_one) for seen in _seen(context, arc)):
+                continue
+            if not patterns.is_torch(context.values, arc):
                 continue
             clamped = all(peeled.steps for peeled in context.values.peel(given, {"clamp"}))
             if not context.values.gradients(arc) and (clamped or _is_constant(given)):
