@@ -9,24 +9,31 @@ from collections.abc import Iterator
 from amplint.tree import Module
 
 _GATE = re.compile(
-    r"version|hasattr|getattr|find_spec|signature\(|\bis_torch|torch_?(?:greater|less|ver|ge|gt|le|lt|\d)|has_(?:torch|native|new)",
-    re.IGNORECASE,
+    r"""__version__ | version\.parse | (?:loose|parse|digit|check|torch|pt)_?version | find_spec | signature\(
+      | (?:has|get)attr\(\s*(?:torch|th|amp)\b
+      | is_torch | torch_?(?:greater|less|ver|ge|gt|le|lt|major|minor|\d) | has_(?:torch|native|new)""",
+    re.IGNORECASE | re.VERBOSE,
 )
+_ABSENCE = {"ImportError", "ModuleNotFoundError", "AttributeError"}
+_ANYTHING = {"Exception", "BaseException", "TypeError"}
 _TYPE_CHECKING = ("typing.TYPE_CHECKING", "typing_extensions.TYPE_CHECKING")
 
 
 def is_gated(module: Module, node: ast.AST) -> bool:
     """Whether `node` runs only with some versions of what is installed.
 
-    In an `if` (or after one that leaves the block) whose test asks for a version or for a name, or in a `try` or its
-    handlers where an import or a missing name is caught.
+    In an `if` (or after one that leaves the block) whose test asks for a version or for a name; in a `try` that catches
+    a failed import or a missing name, or in its handlers. An import counts there whatever is caught.
     """
     child = node
     for parent in module.ancestors(node):
         if isinstance(parent, ast.If | ast.IfExp | ast.While) and child is not parent.test:
             if _asks(module, parent.test):
                 return True
-        elif isinstance(parent, ast.Try) and any(_catches_absence(handler) for handler in parent.handlers):
+        elif isinstance(parent, ast.Try) and child in parent.body:
+            if any(_catches_absence(handler, widely=isinstance(node, ast.alias)) for handler in parent.handlers):
+                return True
+        elif isinstance(parent, ast.ExceptHandler) and _catches_absence(parent, widely=True):
             return True
         if isinstance(child, ast.stmt) and any(_leaves_if_absent(module, item) for item in _before(parent, child)):
             return True
@@ -40,12 +47,13 @@ def _asks(module: Module, test: ast.expr) -> bool:
     return _GATE.search(module.source.segment(test)) is not None
 
 
-def _catches_absence(handler: ast.ExceptHandler) -> bool:
+def _catches_absence(handler: ast.ExceptHandler, *, widely: bool) -> bool:
+    """Whether a handler is for a missing name; `widely`: or for anything."""
     if handler.type is None:
-        return True
+        return widely
     types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     names = {node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in types}
-    return bool(names & {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "TypeError"})
+    return bool(names & (_ABSENCE | _ANYTHING if widely else _ABSENCE))
 
 
 def _before(parent: ast.AST, child: ast.stmt) -> Iterator[ast.stmt]:

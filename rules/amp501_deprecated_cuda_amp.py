@@ -228,17 +228,25 @@ class DeprecatedCudaAmp(Rule):
             """
             from torch.cuda.amp import GradScaler, autocast
 
-            def fit(engine, use_amp):
+            def fit(engine, args):
                 engine.set_region(autocast)  # expect
-                return GradScaler(enabled=use_amp)  # expect
+                try:
+                    if args.model_version == 2 and hasattr(args, "amp"):
+                        return GradScaler(enabled=args.amp)  # expect
+                except Exception:
+                    return None
             """,
             """
             from torch.cuda.amp import autocast
             from torch.amp import GradScaler
 
-            def fit(engine, use_amp):
+            def fit(engine, args):
                 engine.set_region(autocast)
-                return GradScaler("cuda", enabled=use_amp)
+                try:
+                    if args.model_version == 2 and hasattr(args, "amp"):
+                        return GradScaler("cuda", enabled=args.amp)
+                except Exception:
+                    return None
             """,
         ),
         Example(
@@ -286,6 +294,19 @@ class DeprecatedCudaAmp(Rule):
         @custom_fwd
         def forward(ctx, x):
             return x
+        """,
+        """
+        import torch
+
+        try:
+            scaler = torch.amp.GradScaler("cuda")
+        except TypeError:
+            scaler = torch.cuda.amp.GradScaler()
+
+        try:
+            from torch.cuda.amp import autocast
+        except Exception:
+            autocast = None
         """,
         """
         import torch
