@@ -476,6 +476,16 @@ class DoubleUnscale(Rule):
         """
         from accelerate import Accelerator
 
+        def by_deepspeed(model, optimizer, loader, args):
+            accelerator = Accelerator(mixed_precision=args.mixed_precision)
+            model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+            for batch in loader:
+                accelerator.backward(model(**batch).loss)
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+                if accelerator.state.deepspeed_plugin is None:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
         def main(model, optimizer, loader):
             accelerator = Accelerator(mixed_precision="fp16", gradient_accumulation_steps=4)
             model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
@@ -581,7 +591,8 @@ def _second_unscales(path: Path) -> Iterator[Fault]:
             continue
         key = (event.scaler, event.optimizer)
         if event.kind is Kind.UNSCALE and (event.optimizer is not None or event.framework):
-            if first := unscaled.get(key):
+            first = unscaled.get(key)
+            if first is not None and not (event.framework and first.node is event.node):  # on micro-steps: AMP216
                 yield Fault(path, event, (first, *_new_rounds(path, first, event)))
             unscaled[key] = event
         elif event.kind is Kind.STEP:
