@@ -18,6 +18,7 @@ _COMMANDS = {
     "baseline": "Write down the present findings, to report only new ones.",
     "config": "Show the effective settings and where each came from.",
     "server": "Serve an editor over the language server protocol.",
+    "clean": "Remove the cache.",
 }
 
 

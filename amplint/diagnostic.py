@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from amplint.project.questions import Question
 from amplint.rule import Finding, Position, Severity
 from amplint.source import Source
 
@@ -44,6 +45,9 @@ class Judgement:
     failures: tuple[str, ...] = ()
     note: str | None = None
     """Why the file was not judged, if it was skipped."""
+    rests_on: tuple[tuple[Question, tuple[str, ...] | None], ...] | None = None
+    """The questions to the project that the judgement rests on, if they were recorded, each with its answer as paths
+    or words (None: told before)."""
 
 
 def place(source: Source, finding: Finding) -> Diagnostic:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import traceback
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from amplint.budget import OutOfTimeError, limited
 from amplint.context import Analyses, Context, Options
 from amplint.diagnostic import Judgement, place, unplaced
 from amplint.own_rules import AnalysisIncomplete, OwnRule, UnreadableFile
+from amplint.project.questions import Question
 from amplint.registry import all_rules
-from amplint.relevance import Relevance
+from amplint.relevance import Relevance, speaks_of_torch
 from amplint.rule import Finding, Position, Rule
 from amplint.source import SkippedSourceError, Source, UnreadableSourceError
 from amplint.suppress import suppress
@@ -56,9 +57,16 @@ class Linter:
     """
 
     def __init__(
-        self, files: Callable[[], Iterable[Path]], plan: Plan, contents: dict[Path, bytes] | None = None
+        self,
+        files: Callable[[], Iterable[Path]],
+        plan: Plan,
+        contents: dict[Path, bytes] | None = None,
     ) -> None:
         self.plan = plan
+        self.records = False
+        """Whether judgements say what they rest on, for a cache."""
+        self._asked: list[Question] = []
+        self._told: set[Question] = set()
         self._files = files
         self.contents = dict(contents or {})
         self._rules = tuple(rule for rule in all_rules() if rule.code in plan.codes)
@@ -69,6 +77,7 @@ class Linter:
 
     def judge(self, path: Path) -> Judgement:
         """What is said of the file at an absolute path."""
+        self._asked = []
         checked = self.check(path)
         source = checked.source
         return Judgement(
@@ -76,6 +85,7 @@ class Linter:
             silenced=checked.silenced,
             failures=checked.failures,
             note=checked.note,
+            rests_on=tuple(self._answered()) if self.records else None,
         )
 
     def died(self, path: Path, cause: str) -> Judgement:
@@ -107,7 +117,11 @@ class Linter:
         module = analyses.project.module(path)
         if module is None:
             return self._explain_unparsable(path, source)
-        return self._judge_module(Context(module, analyses), rules)
+        with analyses.project.recording() as recording:
+            checked = self._judge_module(Context(module, analyses), rules)
+        if self.records:
+            self._asked += analyses.project.listed(recording.asked)
+        return checked
 
     def source(self, path: Path) -> Source | None:
         """The text of a file as it stands; None if it cannot be read."""
@@ -115,6 +129,11 @@ class Linter:
             return self._source(path)
         except (OSError, UnreadableSourceError):
             return None
+
+    def text(self, path: Path) -> str:
+        """The program of a file; empty if it cannot be read."""
+        source = self.source(path)
+        return "" if source is None else source.text
 
     def explain_values(self, path: Path, line: int) -> str:
         """What the value analysis makes of the expressions that begin on a line. Raises LookupError."""
@@ -136,12 +155,24 @@ class Linter:
             project.forget(path)
             self._analyses = Analyses(project, self.plan.options)
 
+    def _answered(self) -> Iterator[tuple[Question, tuple[str, ...] | None]]:
+        """The questions that the present judgement rests on, with the answers that were not told before."""
+        for question in self._asked:
+            new = question not in self._told
+            self._told.add(question)
+            yield question, self._answer(question) if new else None
+
+    def _answer(self, question: Question) -> tuple[str, ...]:
+        return () if question[0] == "concerns" else self._linked().project.answer(question)
+
     # -- stages ------------------------------------------------------------------------------------------------
 
     def _bytes(self, path: Path) -> bytes:
         return self.contents[path] if path in self.contents else read_bytes(path)
 
     def _candidates(self, path: Path, data: bytes) -> list[Rule]:
+        if self.records and not speaks_of_torch(data):
+            self._asked.append(("concerns", str(path)))
         triggers = self._triggers if self._relevance.concerns(path, data) else self._own_triggers
         left_out = self.plan.ignored_in(path)
         return [rule for rule in triggers.candidates(data) if rule.code not in left_out]

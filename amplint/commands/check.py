@@ -12,6 +12,7 @@ import click
 from amplint.commands.common import Failure, Run, complain, prepare, progress, run_options, write
 
 if TYPE_CHECKING:
+    from amplint.cache import Cache
     from amplint.diagnostic import Diagnostic, Judgement
     from amplint.reporters import Report
 
@@ -32,6 +33,8 @@ FORMATS = ("text", "json", "github", "sarif", "gitlab", "junit", "rdjson", "azur
 @click.option("--baseline", type=click.Path(path_type=Path), help="Report only what this file does not list.")
 @click.option("--diff-base", metavar="REV", help="Report only on lines changed since a git revision.")
 @click.option("--add-ignore", is_flag=True, help="Silence the findings by comments in the files.")
+@click.option("--no-cache", is_flag=True, help="Judge every file anew.")
+@click.option("--cache-dir", type=click.Path(path_type=Path), help="Where to keep the cache [.amplint_cache].")
 @click.option("--watch", is_flag=True, help="Check again whenever a file changes.")
 @click.option("--explain-values", metavar="FILE:LINE", help="Show what the expressions on a line are taken for.")
 @click.option("--show-files", is_flag=True, help="List the files that would be checked.")
@@ -66,13 +69,34 @@ def _check(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
     if options["show_files"]:
         write("".join(f"{path}\n" for path in run.files))
         return 0
-    judgements = judge(run, verbose=options["verbose"], quiet=options["quiet"])
+    cache = _cache(run, paths, options)
+    judgements = judge(run, verbose=options["verbose"], quiet=options["quiet"], cache=cache)
     diagnostics = _relevant(run, [d for judgement in judgements for d in judgement.diagnostics], options)
     if options["add_ignore"]:
         _add_ignores(run, diagnostics)
         return 0
     publish(run, diagnostics, sum(j.silenced for j in judgements), options)
     return 1 if fails(run, diagnostics) and not options["exit_zero"] else 0
+
+
+def _cache(run: Run, paths: tuple[Path, ...], options: dict[str, Any]) -> Cache | None:
+    """The cache of the project that is checked, where one pays and has a place."""
+    from amplint import cache
+    from amplint.config import common_folder
+    from amplint.discovery import project_root, surroundings
+
+    if options["no_cache"] or run.standard_input or len(run.files) < cache.WORTHWHILE:
+        return None
+    root = project_root(common_folder(run.files))
+    chosen: Path | None = options["cache_dir"]
+    folder = cache.folder_of(root or Path(), chosen) if root or chosen else None
+    if folder is None:
+        return None
+    settings = run.settings
+    around = surroundings(paths or (Path(),), run.files, settings.excludes)
+    files = sorted(settings.per_file_ignores.items())
+    key = cache.key_of(sorted(settings.codes), settings.options, files, settings.root)
+    return cache.Cache(folder, key, around, run.linter.text)
 
 
 def _watch(paths: tuple[Path, ...], options: dict[str, Any]) -> NoReturn:
@@ -89,12 +113,17 @@ def _watch(paths: tuple[Path, ...], options: dict[str, Any]) -> NoReturn:
     raise SystemExit(0)
 
 
-def judge(run: Run, *, verbose: bool, quiet: bool) -> list[Judgement]:
+def judge(run: Run, *, verbose: bool, quiet: bool, cache: Cache | None = None) -> list[Judgement]:
     """The judgements of a run in the order of its files; notes and tracebacks go to standard error."""
     from amplint.workers import judge_all
 
-    judged = dict(progress(judge_all(run.linter, run.files, run.jobs), len(run.files)))
-    judgements = [judged[index] for index in range(len(run.files))]
+    known = {path: j for path in run.files if (j := cache.known(path))} if cache else {}
+    left = [path for path in run.files if path not in known]
+    run.linter.records = cache is not None
+    judged = {left[n]: j for n, j in progress(judge_all(run.linter, left, run.jobs), len(left))}
+    if cache:
+        cache.store(judged)
+    judgements = [known[path] if path in known else judged[path] for path in run.files]
     for path, judgement in zip(run.files, judgements, strict=True):
         if judgement.note and not quiet:
             complain(f"{path}: {judgement.note}")

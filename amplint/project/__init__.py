@@ -47,7 +47,7 @@ class Project:
         self._texts: dict[Path, str] = {}
         self._room = _TEXTS_KEPT
         self._imported: dict[tuple[str, Path], tuple[Path, ...]] = {}
-        self._defined: frozenset[str] | None = None
+        self._defined: dict[str, list[Path]] | None = None
         self._unreadable: set[Path] = set()
         self._modules: WeakValueDictionary[Path, Module] = WeakValueDictionary()
         self._recent: OrderedDict[Path, Module] = OrderedDict()
@@ -104,9 +104,7 @@ class Project:
     def defines(self, name: str) -> bool:
         """Whether a function, class or attribute of this project seems to have this (undotted) name."""
         self._questions.note("defines", name)
-        if self._defined is None:
-            self._defined = frozenset(name for path in self._paths for name in index.defined(self._text(path)))
-        return name in self._defined
+        return name in self._definers()
 
     def imports(self, path: Path, imported: Path) -> bool:
         """Whether one file seems to import another, or its package."""
@@ -118,6 +116,23 @@ class Project:
         """Whether the text of one file holds `word`."""
         self._questions.note("module", str(path))
         return word in self._text(path)
+
+    def answer(self, question: Question) -> tuple[str, ...]:
+        """The answer to a recorded question as paths. A file is its own answer: it is compared, not asked."""
+        match question:
+            case ("files_of", dotted, importer):
+                paths: Iterable[Path] = self.files_of(dotted, Path(importer))
+            case ("files_calling", name):
+                paths = self.files_calling(name)
+            case ("files_deriving", name):
+                paths = self.files_deriving(name)
+            case ("files_mentioning", word):
+                paths = self.files_mentioning(word)
+            case ("defines", name):
+                paths = self._definers().get(name, ())
+            case _:
+                paths = ()
+        return tuple(map(str, paths))
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -278,6 +293,15 @@ class Project:
                 self._room -= len(text)
                 self._texts[path] = text
         return text
+
+    def _definers(self) -> dict[str, list[Path]]:
+        """The files that seem to define something, by its name."""
+        if self._defined is None:
+            self._defined = {}
+            for path in self._paths:
+                for name in dict.fromkeys(index.defined(self._text(path))):
+                    self._defined.setdefault(name, []).append(path)
+        return self._defined
 
     def _imports(self, path: Path) -> frozenset[Path]:
         modules = dict.fromkeys(index.imported(self._text(path)))

@@ -1,0 +1,253 @@
+"""What was found is found again without looking: a judgement holds as long as all that it rests on is as it was.
+
+A judgement rests on its file and on the primitive questions that were asked of the project (`Project.recording`). The
+cache keeps their answers. On the next run only files that changed are read: from their texts follows which answers
+have changed, and so which judgements must be made anew. A file counts as changed by its size and time.
+
+The cache is one JSON file for each set of settings, written whole or not at all. What cannot be read is ignored and
+made anew; what cannot be written is not kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from amplint import __version__, index
+from amplint.diagnostic import Judgement
+from amplint.project.files import Files
+from amplint.project.questions import Question
+from amplint.relevance import facts
+from amplint.stored import decode, encode
+
+FOLDER = ".amplint_cache"
+WORTHWHILE = 20
+"""How many files a run must have for the cache to be asked."""
+_MARKER = "CACHEDIR.TAG"
+_SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n# A cache of amplint. It can be removed at any time.\n"
+_FORMAT = 1
+
+Stamp = tuple[int, int]
+"""When a file was changed last (nanoseconds) and its size; (0, -1) for one that is not there."""
+
+
+@dataclass(slots=True)
+class _State:
+    """What the file holds: stamps and facts of all files, answers of questions, judgements with what they rest on."""
+
+    stamps: dict[str, Stamp] = field(default_factory=dict)
+    facts: dict[str, str] = field(default_factory=dict)
+    answers: dict[Question, tuple[str, ...]] = field(default_factory=dict)
+    rests_on: dict[str, tuple[Question, ...]] = field(default_factory=dict)
+    judgements: dict[str, Any] = field(default_factory=dict)
+
+
+class Cache:
+    """The cache of one project under one set of settings."""
+
+    def __init__(self, folder: Path, key: str, paths: Iterable[Path], text: Callable[[Path], str]) -> None:
+        """`paths` are all files of the project; `text` gives the program of one, empty if it cannot be read."""
+        self.file = folder / f"{key}.json"
+        self._paths = [Path(os.path.abspath(path)) for path in paths]
+        self._stamps = {str(path): _stamp(path) for path in self._paths}
+        self._text = text
+        self._state = self._valid(self._load())
+
+    def known(self, path: Path) -> Judgement | None:
+        """What was said of a file, if that still holds."""
+        data = self._state.judgements.get(str(path))
+        if data is None:
+            return None
+        try:
+            return decode(data)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    def store(self, judged: Mapping[Path, Judgement]) -> None:
+        """Keep new judgements. One that was cut short, or that a rule failed in, is not kept."""
+        state = self._state
+        for path, judgement in judged.items():
+            if judgement.rests_on is None or judgement.failures or _is_incomplete(judgement):
+                continue
+            state.answers.update((q, answer) for q, answer in judgement.rests_on if answer is not None)
+            state.rests_on[str(path)] = tuple(question for question, _ in judgement.rests_on)
+            state.judgements[str(path)] = encode(judgement)
+        if judged:
+            self._save(state)
+
+    # -- what still holds ----------------------------------------------------------------------------------------
+
+    def _valid(self, state: _State) -> _State:
+        """The part of a state that the files, as they are now, leave valid, with its answers brought up to date."""
+        changed = {p for p in state.stamps.keys() | self._stamps.keys() if state.stamps.get(p) != self._stamps.get(p)}
+        if changed:
+            self._update(state, changed)
+        state.stamps = self._stamps
+        return state
+
+    def _update(self, state: _State, changed: set[str]) -> None:
+        texts = {path: self._text(Path(path)) for path in changed & self._stamps.keys()}
+        moved = {path for path in changed if (path in state.stamps) != (path in self._stamps)}
+        is_stale = self._staleness(state, changed, moved, texts)
+        stale = {question for question in state.answers if is_stale(question)}
+        for path in [p for p, asked in state.rests_on.items() if p in changed or not stale.isdisjoint(asked)]:
+            del state.rests_on[path], state.judgements[path]
+
+    def _staleness(
+        self, state: _State, changed: set[str], moved: set[str], texts: dict[str, str]
+    ) -> Callable[[Question], bool]:
+        """Whether the answer to a question has changed. It is brought up to date by the way."""
+        files = Files(self._paths) if moved else None
+        fresh = {path: _facts(text) for path, text in texts.items()}
+        reconnected = bool(moved) or any(state.facts.get(path) != fact for path, fact in fresh.items())
+        state.facts.update(fresh)
+        defined = {path: frozenset(index.defined(text)) for path, text in texts.items()}
+
+        def holds(question: Question, path: str) -> bool:
+            kind, name = question[0], question[1]
+            if kind == "files_calling":
+                return index.calls(texts[path], name)
+            if kind == "files_deriving":
+                return index.derives(texts[path], name)
+            if kind == "defines":
+                return name in defined[path]
+            return name in texts[path]
+
+        def is_stale(question: Question) -> bool:
+            kind = question[0]
+            if kind == "module":
+                return question[1] in changed
+            if kind == "concerns":
+                return reconnected
+            old = state.answers[question]
+            if kind == "files_of":
+                found = files.imported(question[1], Path(question[2])) if files else None
+                new = old if found is None else tuple(map(str, found))
+            else:
+                kept = [path for path in old if path not in changed]
+                new = tuple(sorted([*kept, *(path for path in texts if holds(question, path))]))
+            state.answers[question] = new
+            return set(new) != set(old)
+
+        return is_stale
+
+    # -- the file ------------------------------------------------------------------------------------------------
+
+    def _load(self) -> _State:
+        try:
+            data = json.loads(self.file.read_bytes())
+            if data["format"] != _FORMAT:
+                return _State()
+            questions = [tuple(question) for question in data["questions"]]
+            paths = data["paths"]
+            return _State(
+                stamps={path: (stamp[0], stamp[1]) for path, stamp in zip(paths, data["stamps"], strict=True)},
+                facts=data["facts"],
+                answers={
+                    question: tuple(paths[number] if isinstance(number, int) else number for number in answer)
+                    for question, answer in zip(questions, data["answers"], strict=True)
+                },
+                rests_on={path: tuple(questions[n] for n in asked) for path, asked in data["rests_on"].items()},
+                judgements=data["judgements"],
+            )
+        except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            return _State()
+
+    def _save(self, state: _State) -> None:
+        used = dict.fromkeys(question for asked in state.rests_on.values() for question in asked)
+        numbers = {question: number for number, question in enumerate(used)}
+        paths = {path: number for number, path in enumerate(state.stamps)}
+        data = {
+            "format": _FORMAT,
+            "paths": list(paths),
+            "stamps": list(state.stamps.values()),
+            "facts": self._connections(state) if any(question[0] == "concerns" for question in used) else {},
+            "questions": list(numbers),
+            "answers": [[paths.get(path, path) for path in state.answers.get(question, ())] for question in numbers],
+            "rests_on": {path: [numbers[question] for question in asked] for path, asked in state.rests_on.items()},
+            "judgements": state.judgements,
+        }
+        with contextlib.suppress(OSError):
+            _prepare(self.file.parent)
+            _write_whole(self.file, json.dumps(data, separators=(",", ":")))
+
+    def _connections(self, state: _State) -> dict[str, str]:
+        """What the connections of the files with torch are read off, for all of them."""
+        return {path: state.facts.get(path) or _facts(self._text(Path(path))) for path in state.stamps}
+
+
+def folder_of(root: Path, chosen: Path | None) -> Path | None:
+    """Where the cache of a project goes; None where a link stands in its place, which could lead anywhere."""
+    folder = chosen if chosen is not None else root / FOLDER
+    return None if chosen is None and folder.is_symlink() else folder / __version__
+
+
+def key_of(*settings: object) -> str:
+    """The name of the cache for these settings and this amplint."""
+    return hashlib.sha256(repr((*settings, _own_stamp())).encode()).hexdigest()[:24]
+
+
+def clean(folder: Path) -> bool:
+    """Remove a cache folder. False, and nothing is touched, if there is none or it is not amplint's."""
+    import shutil
+
+    if folder.is_symlink() or not (folder / _MARKER).is_file():
+        return False
+    shutil.rmtree(folder)
+    return True
+
+
+def _prepare(folder: Path) -> None:
+    """Make the folder, marked as a cache and ignored by git."""
+    top = folder.parent
+    if (folder / ".").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in ((".gitignore", "*\n"), (_MARKER, _SIGNATURE)):
+        if not (top / name).exists():
+            _write_whole(top / name, text)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _facts(text: str) -> str:
+    return facts(text.encode("utf-8", "surrogatepass"))
+
+
+def _stamp(path: Path) -> Stamp:
+    try:
+        status = path.stat()
+    except OSError:
+        return 0, -1
+    return status.st_mtime_ns, status.st_size
+
+
+def _own_stamp() -> list[tuple[str, Stamp]]:
+    """When the files of amplint and its rules were changed last, so that a development version knows itself."""
+    folders = [Path(__file__).parent]
+    with contextlib.suppress(ImportError):
+        import amplint.rules
+
+        folders += map(Path, amplint.rules.__path__)
+    return sorted((str(path), _stamp(path)) for folder in folders for path in folder.rglob("*.py"))
+
+
+def _is_incomplete(judgement: Judgement) -> bool:
+    return any(diagnostic.finding.code == "AMP001" for diagnostic in judgement.diagnostics)
