@@ -74,6 +74,8 @@ class Mending:
         try:
             mended = self.source.edited(edits)
             parse(mended)
+        except ValueError as error:
+            return self._give_up(f"the fix of {codes} cannot be made: {error}")
         except SyntaxError as error:
             return self._give_up(f"the fix of {codes} would not parse (line {error.lineno}: {error.msg})")
         if mended.text in self._seen or len(self._seen) > MAX_ROUNDS:

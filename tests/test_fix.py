@@ -119,6 +119,12 @@ def test_a_result_that_does_not_parse_is_refused() -> None:
     assert len(result.remaining) == 1
 
 
+def test_edits_that_cannot_be_made_are_refused() -> None:
+    result = fix_source(source_of("f(1)\n"), lambda _: [finding(Edit(0, 2, ""), Edit(1, 3, ""))], unsafe=False)
+    assert result.text == "f(1)\n"
+    assert result.error == "the fix of AMP101 cannot be made: overlapping edits at 1"
+
+
 @pytest.mark.parametrize(("pattern", "replacement"), [("f", "ff"), ("f|g", lambda m: "g" if m[0] == "f" else "f")])
 def test_fixes_without_end_are_refused(pattern: str, replacement: str | Callable[[re.Match[str]], str]) -> None:
     def find(source: Source) -> list[Finding]:

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_STACK = 512 << 20
+_STACKS = (512 << 20, 128 << 20, 32 << 20)
 _RECURSION_LIMIT = 1_000_000
 # CPython's own limits, the same in every version: a program beyond them runs nowhere.
 _LIMITS = ("too many nested parentheses", "too many nested f-strings", "too many levels of indentation")
@@ -69,18 +69,33 @@ def _deeply(work: Callable[[], T]) -> T:
         except BaseException as error:
             errors.append(error)
 
-    limit, size = sys.getrecursionlimit(), threading.stack_size(_STACK)
+    limit = sys.getrecursionlimit()
     sys.setrecursionlimit(_RECURSION_LIMIT)
     try:
-        thread = threading.Thread(target=run)
-        thread.start()
-        thread.join()
+        _started(run).join()
     finally:
         sys.setrecursionlimit(limit)
-        threading.stack_size(size)
     if errors:
         raise errors[0]
     return results[0]
+
+
+def _started(run: Callable[[], None]) -> threading.Thread:
+    """A running thread with the largest stack that there is memory for; it does not outlive the program."""
+    before = threading.stack_size()
+    for size in _STACKS:
+        threading.stack_size(size)
+        thread = threading.Thread(target=run, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            if size == _STACKS[-1]:
+                raise
+            continue
+        finally:
+            threading.stack_size(before)
+        return thread
+    raise AssertionError("the loop returns or raises")
 
 
 def _is_monstrous(text: str) -> bool:
