@@ -69,6 +69,9 @@ class SqrtSumSquares(Rule):
                 squares = x * x
                 return squares.sum() ** 0.5  # expect
 
+            def joined(a, b):
+                return torch.sqrt(torch.stack((a, b)).pow(2).sum(0))  # expect
+
             def first(pairs):
                 for x, *_ in pairs:
                     yield torch.sqrt(torch.sum(x * x, dim=0))  # expect
@@ -89,6 +92,9 @@ class SqrtSumSquares(Rule):
 
             def size(x: torch.Tensor):
                 return torch.linalg.vector_norm(x)
+
+            def joined(a, b):
+                return torch.linalg.vector_norm(torch.stack((a, b)), dim=0)
 
             def first(pairs):
                 for x, *_ in pairs:
@@ -251,6 +257,10 @@ class SqrtSumSquares(Rule):
 
         def scaled(q, k, dim):
             return q @ k.transpose(-1, -2) / dim**0.5
+
+        def layered(n, m):
+            x = torch.cat([torch.arange(n).view(1, -1) + i for i in range(m)], dim=0)
+            return torch.sqrt(torch.stack((x, x + 1)).pow(2).sum(0))
 
         def radius(n):
             x = torch.linspace(-1, 1, n)

@@ -128,9 +128,8 @@ def _is_tracked(value: Value) -> bool:
         current = pending.pop()
         if _is_untracked(current):
             continue
-        names = [name for name in current.arguments if name not in _NO_OPERANDS]
-        operands = [operand for name in names for operand in current.operand(name)]
-        if not current.is_tensor_op or not operands or _has_parameters(current):
+        operands = _operands(current)
+        if not operands or _has_parameters(current):
             return True
         pending += [operand for operand in operands if operand not in known]
         known.update(operands)
@@ -145,11 +144,23 @@ def _has_parameters(value: Value) -> bool:
     return bool(operation.modules) and operation.name not in ("interpolate", "local_response_norm")
 
 
+def _operands(value: Value) -> list[Value]:
+    """What a tensor operation, or a list of tensors, is made of; [] for anything else."""
+    if value.op in ("tuple", "comprehension"):
+        return [operand for element in value.elements for operand in value.engine.of_argument(element)]
+    if not value.is_tensor_op:
+        return []
+    names = [name for name in value.arguments if name not in _NO_OPERANDS]
+    return [operand for name in names for operand in value.operand(name)]
+
+
 def _is_untracked(value: Value) -> bool:
     """Whether no gradient comes out of a value whatever it is made of: numbers, new tensors, what is detached."""
     operation = value.operation
-    if value.op in ("constant", "python", "detach", "data", "tuple") or value.dotted in ("size", "shape", "dim"):
+    if value.op in ("constant", "python", "detach", "data") or value.dotted in ("size", "shape", "dim"):
         return True
+    if value.op in ("tuple", "comprehension"):
+        return False
     if operation is not None and (operation.result or operation.kind is Kind.CREATE):
         return True
     return value.engine.is_tensor(value) is Certainty.NEVER or _is_made_under_no_grad(value)
