@@ -6,7 +6,6 @@ import importlib
 import inspect
 import pkgutil
 import re
-import warnings
 from collections.abc import Iterable, Iterator
 from functools import cache
 from types import ModuleType
@@ -110,9 +109,8 @@ def _packaged() -> Iterator[type[Rule]]:
     for info in pkgutil.iter_modules(package.__path__):
         try:
             module = importlib.import_module(f"{package.__name__}.{info.name}")
-        except Exception as error:
-            warnings.warn(f"{info.name} cannot be loaded: {type(error).__name__}: {error}", stacklevel=1)
-            continue
+        except ImportError as error:
+            raise RegistryError(f"the rules of {info.name} cannot be loaded: {error}") from error
         yield from _rules_of(module)
 
 

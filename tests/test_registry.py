@@ -116,7 +116,8 @@ def test_a_broken_plugin_is_named(tmp_path: Path, entry: str, complaint: str) ->
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(f"[amplint.rules]\nbroken = {entry}\n")
-    done = with_plugin(tmp_path, "check", "--isolated", str(tmp_path))
-    assert done.returncode == 2
-    assert complaint in done.stderr
-    assert "Traceback" not in done.stderr
+    for command in (["check", "--isolated", str(tmp_path)], ["rules"], ["explain", "AMP104"], ["config"]):
+        done = with_plugin(tmp_path, *command)
+        assert done.returncode == 2
+        assert complaint in done.stderr
+        assert "Traceback" not in done.stderr

@@ -12,9 +12,9 @@ from amplint.commands.common import Failure, write
 def command(rule: str) -> None:
     """Show what a rule finds, why it matters and what its fix does."""
     from amplint.pages import page
-    from amplint.registry import UnknownSelectorError, find
+    from amplint.registry import RegistryError, UnknownSelectorError, find
 
     try:
         write(page(find(rule)))
-    except UnknownSelectorError as error:
+    except (RegistryError, UnknownSelectorError) as error:
         raise Failure(str(error)) from None

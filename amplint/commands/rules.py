@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from amplint.commands.common import write
+from amplint.commands.common import Failure, write
 
 if TYPE_CHECKING:
     from amplint.rule import Rule
@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 @click.option("--output-format", type=click.Choice(("text", "json", "markdown")), default="text", show_default=True)
 def command(output_format: str) -> None:
     """List all rules, those of plug-ins included."""
-    from amplint.registry import all_rules
+    from amplint.registry import RegistryError, all_rules
 
-    write(_RENDER[output_format](all_rules()))
+    try:
+        write(_RENDER[output_format](all_rules()))
+    except RegistryError as error:
+        raise Failure(str(error)) from None
 
 
 def _text(rules: tuple[Rule, ...]) -> str:
