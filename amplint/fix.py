@@ -6,6 +6,7 @@ import ast
 import contextlib
 import errno
 import os
+import re
 import signal
 import tempfile
 from bisect import bisect_left, insort
@@ -211,10 +212,14 @@ def _restructures(module: Module, edits: Sequence[Edit]) -> ast.AST | None:
     text = module.source.text
     for edit in edits:
         is_import = edit.text.lstrip().startswith(("import ", "from "))
-        has_newline = edit.text.count("\n") != text.count("\n", edit.start, edit.end) or ";" in edit.text
-        if has_newline and not is_import:
+        changes_lines = _newlines(edit.text) != _newlines(text[edit.start : edit.end]) or ";" in edit.text
+        if changes_lines and not is_import:
             return _outermost_function(module, edit.start)
     return None
+
+
+def _newlines(text: str) -> int:
+    return len(re.findall(r"\r\n|\r|\n", text))
 
 
 def _outermost_function(module: Module, offset: int) -> ast.AST:
