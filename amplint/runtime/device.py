@@ -17,17 +17,11 @@ from torch.overrides import TorchFunctionMode
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda", 0)
 
-_ANSWERS: dict[Any, Any] = {
-    torch.Tensor.device.__get__: CUDA,
-    torch.Tensor.is_cuda.__get__: True,
-    torch.Tensor.is_cpu.__get__: False,
-    torch.Tensor.get_device: 0,
-    torch.Tensor.is_pinned: True,
-}
-_TO_CPU = (torch.Tensor.cpu, torch.Tensor.to)
-_NOTHING_TO_DO = (torch.Tensor.pin_memory,)
 # PackedSequence asks for lengths on the CPU and looks where they are.
 _WANTS_THE_TRUTH = os.path.join("torch", "nn", "utils", "rnn.py")
+
+Arguments = tuple[Any, ...]
+Keywords = dict[str, Any]
 
 
 def is_cuda(device: object) -> bool:
@@ -41,35 +35,24 @@ class CudaOnCpu(TorchFunctionMode):
     """Answers for the device of tensors, and turns CUDA device arguments into the CPU."""
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self, func: Callable[..., Any], types: Any, args: Arguments = (), kwargs: Keywords | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if func in _ANSWERS:
-            answer = _ANSWERS[func]
-            if answer is CUDA and sys._getframe(1).f_code.co_filename.endswith(_WANTS_THE_TRUTH):
-                return CPU
-            return answer
-        if func in _NOTHING_TO_DO:
-            return args[0]
-        if func is torch.device:
-            return func(*args, **kwargs)
-        if func is torch.Tensor.cuda:
-            return _moved(args[0], args[0])
-        if func is torch.Tensor.type:
-            return _type(func, args, kwargs)
-        if func in _TO_CPU:
-            return _to(func, args, kwargs)
-        return func(*_on_cpu(args), **_keywords_on_cpu(kwargs))
+        special = _SPECIAL.get(func)
+        if special is not None:
+            return special(func, args, kwargs or {})
+        for argument in args:
+            if type(argument) in _NAMES_A_DEVICE and is_cuda(argument):
+                args = tuple(CPU if is_cuda(value) else value for value in args)
+                break
+        if kwargs:
+            return func(*args, **_on_cpu(kwargs))
+        return func(*args)
 
 
-def _on_cpu(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    for argument in args:
-        if type(argument) in (str, torch.device) and is_cuda(argument):
-            return tuple(CPU if is_cuda(value) else value for value in args)
-    return args
+_NAMES_A_DEVICE = (str, torch.device)
 
 
-def _keywords_on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
+def _on_cpu(kwargs: Keywords) -> Keywords:
     device = kwargs.get("device")
     if is_cuda(device) or type(device) is int:
         kwargs = {**kwargs, "device": CPU}
@@ -78,11 +61,20 @@ def _keywords_on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-def _to(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _device(func: Callable[..., Any], args: Arguments, kwargs: Keywords) -> torch.device:
+    asker = sys._getframe(2).f_code.co_filename
+    return CPU if asker.endswith(_WANTS_THE_TRUTH) else CUDA
+
+
+def _cuda(func: Callable[..., Any], args: Arguments, kwargs: Keywords) -> Any:
+    return _moved(args[0], args[0])
+
+
+def _to(func: Callable[..., Any], args: Arguments, kwargs: Keywords) -> Any:
     leaving = func is torch.Tensor.cpu or "cpu" in map(_device_type, (*args[1:2], kwargs.get("device")))
-    if len(args) > 1 and type(args[1]) is int:
+    if len(args) > 1 and (is_cuda(args[1]) or type(args[1]) is int):
         args = (args[0], CPU, *args[2:])
-    result = func(*_on_cpu(args), **_keywords_on_cpu(kwargs))
+    result = func(*args, **_on_cpu(kwargs))
     if leaving and result is args[0]:
         return result.clone()
     return _moved(args[0], result)
@@ -101,10 +93,29 @@ def _device_type(device: object) -> str:
     return device if isinstance(device, str) else ""
 
 
-def _type(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _type(func: Callable[..., Any], args: Arguments, kwargs: Keywords) -> Any:
     """`Tensor.type`, whose names for CUDA tensors are of their own (`torch.cuda.FloatTensor`)."""
     if len(args) == 1 and not kwargs:
         return func(*args).replace("torch.", "torch.cuda.")
-    if isinstance(args[1], str):
+    if len(args) > 1 and isinstance(args[1], str):
         args = (args[0], args[1].replace("torch.cuda.", "torch."), *args[2:])
     return func(*args, **kwargs)
+
+
+def _as_given(func: Callable[..., Any], args: Arguments, kwargs: Keywords) -> Any:
+    return func(*args, **kwargs)
+
+
+_SPECIAL: dict[Any, Callable[[Callable[..., Any], Arguments, Keywords], Any]] = {
+    torch.Tensor.device.__get__: _device,
+    torch.Tensor.is_cuda.__get__: lambda func, args, kwargs: True,
+    torch.Tensor.is_cpu.__get__: lambda func, args, kwargs: False,
+    torch.Tensor.get_device: lambda func, args, kwargs: 0,
+    torch.Tensor.is_pinned: lambda func, args, kwargs: True,
+    torch.Tensor.pin_memory: lambda func, args, kwargs: args[0],
+    torch.Tensor.cuda: _cuda,
+    torch.Tensor.cpu: _to,
+    torch.Tensor.to: _to,
+    torch.Tensor.type: _type,
+    torch.device: _as_given,
+}

@@ -43,16 +43,20 @@ _NORMS = _overloads(
 class HalfKernels(TorchDispatchMode):
     """Runs half operations as CUDA would; `substituted` names those that the CPU has no half kernel for."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No need to hide each call from dynamo, which compiles nothing here: that would cost as much again."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.substituted: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _PRODUCTS:
-            return _product(func, args, kwargs)
-        if func in _NORMS:
-            return _norm(func, args, kwargs)
+        special = _SPECIAL.get(func)
+        if special is not None:
+            return special(func, args, kwargs)
         try:
             return func(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
@@ -122,3 +126,6 @@ def _in_float32(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
                 original.copy_(up_copy)
         return args[0]
     return tree_map_only(torch.Tensor, lambda t: t.to(halves[0]) if t.dtype is torch.float32 else t, result)
+
+
+_SPECIAL = {**dict.fromkeys(_PRODUCTS, _product), **dict.fromkeys(_NORMS, _norm)}

@@ -23,6 +23,8 @@ class FindingAt:
     code: str
     name: str
     message: str
+    related: tuple[tuple[str, int], ...] = ()
+    """File and line of the other places that the fault is made of."""
 
 
 def findings_in(folder: Path) -> list[FindingAt]:
@@ -36,6 +38,7 @@ def findings_in(folder: Path) -> list[FindingAt]:
             record["code"],
             record["name"],
             record["message"],
+            tuple((place["filename"], place["location"]["row"]) for place in record["related"]),
         )
         for record in report
     ]

@@ -30,12 +30,20 @@ _WRITE_CONSTANTS = frozenset(
         *("constant_pad_nd", "index_put_", "new_full", "_to_copy"),
     )
 )
+# Where it is depends on the release.
+_next_sequence_number = getattr(torch._C._autograd, "_get_sequence_nr", None) or torch.autograd._get_sequence_nr
+
 _KEPT = 5
 """Of the bad tensors of one step, only the first few are of interest."""
 
 
 class Tracer(TorchDispatchMode):
     """Traces while its context is open; the watcher says when a step ends."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No need to hide each call from dynamo, which compiles nothing here: that would cost as much again."""
+        return False
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +77,7 @@ class Tracer(TorchDispatchMode):
         node = torch._C._current_autograd_node()
         if node is None:
             # Autograd has numbered the node of this operation already; the first to come is the node's own.
-            self._lines.setdefault(torch._C._autograd._get_sequence_nr() - 1, users_line())
+            self._lines.setdefault(_next_sequence_number() - 1, users_line())
         silent = name in _SAY_NOTHING or len(self._this_step) >= _KEPT
         written_to = func._schema.is_mutable and not silent
         before = _bad(_floats((args, kwargs))) if written_to else None

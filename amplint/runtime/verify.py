@@ -161,10 +161,13 @@ def trace(script: Path, plan: Plan, on_progress: Callable[[str, int], None]) -> 
 
 
 def explanation(place: Place, findings: list[linter.FindingAt], copy: Copy) -> linter.FindingAt | None:
-    """The finding that stands on a line, if there is one."""
+    """The finding that stands on a line, if there is one; or else one that the line has part in."""
+    here = [finding for finding in findings if copy.original(finding.file) == place.file]
+    for finding in here:
+        if finding.first_line <= place.line <= finding.last_line:
+            return finding
     for finding in findings:
-        on_line = finding.first_line <= place.line <= finding.last_line
-        if on_line and copy.original(finding.file) == place.file:
+        if any((copy.original(file), line) == (place.file, place.line) for file, line in finding.related):
             return finding
     return None
 

@@ -334,6 +334,33 @@ def nested_regions() -> None:
     assert (square @ square).dtype == torch.float32
 
 
+def older_names() -> None:
+    scaler = torch.cuda.amp.GradScaler()
+    square = torch.ones(2, 2, device="cuda", requires_grad=True)
+    with torch.cuda.amp.autocast():
+        assert (square @ square).dtype == HALF
+        assert torch.get_autocast_dtype("cuda") == HALF
+    scaler.scale(square.sum()).backward()
+    assert scaler.is_enabled()
+
+
+def functional_transforms() -> None:
+    squares = torch.ones(3, 2, 2, device="cuda")
+    with torch.autocast("cuda"):
+        assert torch.vmap(lambda square: square @ square)(squares).dtype == HALF
+        gradient = torch.func.grad(lambda square: (square @ square).float().sum())(squares[0])
+    assert gradient.dtype == torch.float32
+
+
+def inference() -> None:
+    with torch.inference_mode(), torch.autocast("cuda"):
+        assert nn.Linear(4, 4).cuda()(torch.ones(2, 4, device="cuda")).dtype == HALF
+
+
+def scripted() -> None:
+    assert torch.jit.script(nn.Linear(2, 2).cuda())(torch.ones(1, 2, device="cuda")).is_cuda
+
+
 def cpu_region() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
@@ -373,6 +400,7 @@ def double_backward() -> None:
                 streams,
                 generators,
             ),
+            *(older_names, functional_transforms, inference, scripted),
             *(data_loader, packed_sequences, compiled, nested_regions, cpu_region, double_backward),
         )
     ],
