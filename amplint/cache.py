@@ -17,6 +17,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -242,10 +243,9 @@ def _stamp(path: Path) -> Stamp:
 def _own_stamp() -> list[tuple[str, Stamp]]:
     """When the files of amplint and its rules were changed last, so that a development version knows itself."""
     folders = [Path(__file__).parent]
-    with contextlib.suppress(ImportError):
-        import amplint.rules
-
-        folders += map(Path, amplint.rules.__path__)
+    rules = find_spec("amplint.rules")
+    if rules is not None:
+        folders += map(Path, rules.submodule_search_locations or ())
     return sorted((str(path), _stamp(path)) for folder in folders for path in folder.rglob("*.py"))
 
 

@@ -202,7 +202,7 @@ class Module:
         node: ast.AST
         scope: ast.AST
         while stack:
-            node, scope = stack.pop()  # type: ignore[assignment]
+            node, scope = stack.pop()
             self._record(node, scope)
             inner = node if isinstance(node, _SCOPES) else scope
             if isinstance(node, _SCOPES):

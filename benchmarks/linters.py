@@ -231,8 +231,8 @@ def report(corpus: str, files: int, lines: int, costs: dict[str, Cost], rows: li
     out = [
         "# Benchmarks",
         "",
-        f"Written by `python benchmarks/linters.py`. {corpus}: {files:,} files, {lines:,} lines. Ratios are of CPU time, to",
-        "amplint cold in one process; seconds belong to the machine they were measured on.",
+        f"Written by `python benchmarks/linters.py`. {corpus}: {files:,} files, {lines:,} lines.",
+        "Ratios are of CPU time, to amplint cold in one process; seconds belong to the machine they were measured on.",
         "",
         "| | CPU, ratio | CPU s | wall s | peak MB |",
         "|---|---:|---:|---:|---:|",
