@@ -345,7 +345,7 @@ def _bound(site: Site, node: ast.expr, function: ast.AST, given: Given, bound: b
     names = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
     if bound and not _is_static(function) and names:
         names = names[1:]
-    result = dict(zip(names, given.positional))
+    result = dict(zip(names, given.positional, strict=False))
     keyword_names = {*names, *(a.arg for a in arguments.kwonlyargs)}
     result.update({k: v for k, v in given.keywords.items() if k in keyword_names})
     if arguments.vararg and not given.open:

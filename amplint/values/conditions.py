@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from amplint import flow
 from amplint.tree import Module
+from amplint.values import settings
 from amplint.values.dtype import Dtype
 from amplint.values.site import Site
 from amplint.values.value import Value
@@ -17,7 +18,7 @@ def feasible(site: Site, node: ast.AST) -> bool:
     is_base = site.frame.call is None and site.frame.receiver is None
     if is_base and not site.engine.remember(("dtype tests", site.module), lambda: _tests_dtypes(site.module), bool):
         return True
-    tests = site.engine.remember(("tests", node), lambda: _tests_around(site.module, node), tuple)
+    tests = site.engine.remember(("tests", node), lambda: _tests_around(site.module, node), lambda: ())
     if is_base:  # what a parameter is, is not known; its dtype may be
         tests = tuple((test, outcome) for test, outcome in tests if _is_dtype_test(test))
     return all(truth(site, test) in (None, outcome) for test, outcome in tests)
@@ -68,7 +69,7 @@ def truth(site: Site, test: ast.expr) -> bool | None:
     if isinstance(test, ast.Compare):
         return _compared(site, test)
     if isinstance(test, ast.Name | ast.Attribute):
-        return _agreed({_truthiness(value) for value in site.of(test)})
+        return _agreed({_truthiness(value) for value in settings.of(site, test)})
     return None
 
 
@@ -88,7 +89,7 @@ def _compared(site: Site, test: ast.Compare) -> bool | None:
         return _dtype_compared(site, test.left, op, right)
     if not isinstance(right, ast.Constant) or not isinstance(op, ast.Is | ast.IsNot | ast.Eq | ast.NotEq):
         return None
-    equal = _agreed({_equals(value, right.value) for value in site.of(test.left)})
+    equal = _agreed({_equals(value, right.value) for value in settings.of(site, test.left)})
     return equal if equal is None or isinstance(op, ast.Is | ast.Eq) else not equal
 
 

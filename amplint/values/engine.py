@@ -90,7 +90,7 @@ class Values:
         """Whether two operands are certainly the same: one value each, or the very same alternatives."""
         if len(a) == len(b) == 1:
             return self.same(a[0], b[0])
-        return len(a) == len(b) and all(x is y for x, y in zip(a, b))
+        return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=False))
 
     # -- numbers, dtypes, intervals ------------------------------------------------------------------------------
 
@@ -218,6 +218,10 @@ class Values:
     def remember(self, key: Hashable, answer: Callable[[], T], bottom: Callable[[], T]) -> T:
         return self._memo.remember(key, answer, bottom)
 
+    def renew(self) -> None:
+        """Give the question being answered, which is many in one, its full measure of work again."""
+        self._memo.renew()
+
     def returned(self, frame: Frame) -> Alternatives:
         """What a function returns in a frame; () for a generator, or nothing."""
         return self.remember(("returned", frame), lambda: self._returned(frame), tuple)
@@ -261,7 +265,7 @@ class Values:
         site = Site(self, frame.module, frame)
         function = frame.function
         key = ("returned expressions", function)
-        found = self.remember(key, lambda: tuple(calls.returned_expressions(function)), tuple)
+        found = self.remember(key, lambda: tuple(calls.returned_expressions(function)), lambda: ())
         feasible = (e for e in found if conditions.feasible(site, e))
         return merged(value for expression in feasible for value in site.of(expression))
 

@@ -287,7 +287,7 @@ def _display(site: Site, node: ast.Tuple | ast.List | ast.Set) -> Alternatives:
 
 def _dict(site: Site, node: ast.Dict) -> Alternatives:
     items: dict[str, Argument] = {}
-    for key, value in zip(node.keys, node.values):
+    for key, value in zip(node.keys, node.values, strict=False):
         label = repr(key.value) if isinstance(key, ast.Constant) else f"?{len(items)}"
         items[label] = site.argument(value)
     return (site.value(node, "dict", arguments=items),)

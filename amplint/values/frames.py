@@ -48,7 +48,8 @@ class Frames:
 
     def reaches(self, module: Module, node: ast.AST) -> bool:
         """Whether half precision may reach the code at `node`: a frame does, or its function switches it on itself."""
-        around = [a for a in (node, *module.ancestors(node)) if isinstance(a, _FUNCTIONS)] or [module.tree]
+        functions: list[ast.AST] = [a for a in (node, *module.ancestors(node)) if isinstance(a, _FUNCTIONS)]
+        around = functions or [module.tree]
         return not self._reached().isdisjoint(around)
 
     def _reached(self) -> frozenset[ast.AST]:
@@ -83,11 +84,12 @@ class Frames:
         found: dict[ast.AST, list[Frame]] = {}
         queue = list(self._roots())
         for frame in queue:
-            if frame.call is None and frame.region is not OUTSIDE or frame.receiver is not None:
+            if (frame.call is None and frame.region is not OUTSIDE) or frame.receiver is not None:
                 _note(found, frame)
         seen = set(queue)
         while queue and len(seen) < _MAX_FRAMES:
             frame = queue.pop(0)
+            self.engine.renew()
             for child in self._called(frame):
                 if child not in seen and self._is_half(child) and _note(found, child):
                     seen.add(child)

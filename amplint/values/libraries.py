@@ -12,8 +12,8 @@ from amplint.values.site import Given, Site, known, merged
 from amplint.values.value import Alternatives, Argument, Value
 
 _NOT_TENSORS = frozenset(
-    "numpy np math cmath random os time json logging scipy sklearn pandas polars sympy jax tensorflow cv2 PIL wandb re sys "
-    "statistics collections itertools string pathlib warnings argparse subprocess datetime decimal fractions "
+    "numpy np math cmath random os time json logging scipy sklearn pandas polars sympy jax tensorflow cv2 PIL wandb re "
+    "sys statistics collections itertools string pathlib warnings argparse subprocess datetime decimal fractions "
     "matplotlib tqdm".split()
 )
 """Libraries whose results are no torch tensors."""

@@ -14,7 +14,7 @@ T = TypeVar("T")
 _MAX_DEPTH = 240
 """How many questions may wait for each other. Each takes some eight Python calls."""
 
-_MAX_WORK = 40_000
+_MAX_WORK = 6_000
 """How many questions one outermost question may open."""
 
 _NOTHING = sys.maxsize
@@ -54,6 +54,10 @@ class Memo:
         if depth >= _MAX_DEPTH or self._work > _MAX_WORK:
             return bottom()
         return self._work_out(key, depth, answer)
+
+    def renew(self) -> None:
+        """The question being answered is many in one: what follows may take as much work again."""
+        self._work = 0
 
     def _work_out(self, key: Hashable, depth: int, answer: Callable[[], T]) -> T:
         around, self._rests_on = self._rests_on, _NOTHING

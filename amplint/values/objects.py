@@ -241,17 +241,27 @@ def owned(value: Value, owner: Value) -> Value:
 
 def _assigned(site: Site, node: ast.Attribute, instance: Value, target: Definition) -> Iterator[Value]:
     reaching = flow.binding(target.module, target.node, node.attr)
-    function = target.module.function(target.node)
-    if function is None or target.module.class_of(function) is None:
-        if given := _field_given(site, instance, node.attr):
-            yield from given
-            return
-        frame = site.engine.base(target.module, target.node)
-    else:
-        frame = method_frame(site, Definition(target.module, function), instance, node)
+    if is_field(target) and (given := field_given(site, instance, node.attr)):
+        yield from given
+        return
+    frame = frame_of_target(site, target, instance, node)
     if not _is_open(site, target, frame):
         return
     yield from expressions.definition(site.at(target.module, frame), reaching, node.attr)
+
+
+def is_field(target: Definition) -> bool:
+    """Whether an attribute is bound in the body of its class."""
+    function = target.module.function(target.node)
+    return function is None or target.module.class_of(function) is None
+
+
+def frame_of_target(site: Site, target: Definition, instance: Value, node: ast.expr) -> Frame:
+    """The frame in which an attribute of `instance` is bound: that of the method, or around the class."""
+    function = target.module.function(target.node)
+    if function is None or is_field(target):
+        return site.engine.base(target.module, target.node)
+    return method_frame(site, Definition(target.module, function), instance, node)
 
 
 def _is_open(site: Site, target: Definition, frame: Frame) -> bool:
@@ -260,7 +270,7 @@ def _is_open(site: Site, target: Definition, frame: Frame) -> bool:
     return conditions.feasible(site.at(target.module, frame), target.node)
 
 
-def _field_given(site: Site, instance: Value, attr: str) -> Alternatives:
+def field_given(site: Site, instance: Value, attr: str) -> Alternatives:
     """The constructor's argument for a dataclass field."""
     cls = instance.definition
     if cls is None or instance.op != "instance" or site.engine.project.method(cls, "__init__"):
@@ -274,7 +284,7 @@ def _field_given(site: Site, instance: Value, attr: str) -> Alternatives:
             for f in d.node.body
             if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name)
         ]
-        given = dict(zip(fields, instance.elements)).get(attr)
+        given = dict(zip(fields, instance.elements, strict=False)).get(attr)
     return () if given is None else site.engine.of_argument(given)
 
 

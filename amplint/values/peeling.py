@@ -187,7 +187,7 @@ def _same_arguments(a: Value, b: Value, depth: int) -> bool:
     for name in a.arguments:
         left, right = a.operand(name), b.operand(name)
         if len(left) != len(right) or len(left) != 1:
-            if not (len(left) == len(right) and all(x is y for x, y in zip(left, right))):
+            if not (len(left) == len(right) and all(x is y for x, y in zip(left, right, strict=False))):
                 return False
             continue
         if not same(left[0], right[0], depth - 1) and not _same_container(left[0], right[0], depth - 1):

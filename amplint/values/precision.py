@@ -321,7 +321,7 @@ def is_zero_dim(value: Value, depth: int = 6) -> bool:
         operands = [value.operand(p) for p in operation.parameters if value.operand(p)]
         kinds = [all(is_zero_dim(v, depth - 1) for v in o) for o in operands]
         numbers = [value.engine.dtypes_of(o) <= NUMBER for o in operands]
-        return any(kinds) and all(k or n for k, n in zip(kinds, numbers))
+        return any(kinds) and all(k or n for k, n in zip(kinds, numbers, strict=False))
     return False
 
 

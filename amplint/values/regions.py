@@ -46,9 +46,9 @@ class Regions:
                 for item in reversed(ancestor.items):
                     if (region := self._of_item(site, ancestor, item.context_expr)) is not None:
                         return region
-            elif isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef) and child in ancestor.body:
-                return self._of_function(site, ancestor)
-            elif isinstance(ancestor, ast.Lambda):
+            elif (
+                isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef) and child in ancestor.body
+            ) or isinstance(ancestor, ast.Lambda):
                 return self._of_function(site, ancestor)
             child = ancestor
         return site.frame.region if site.frame.function is None else OUTSIDE

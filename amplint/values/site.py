@@ -70,7 +70,7 @@ class Given:
 
     def bind(self, parameters: Iterable[str]) -> dict[str, Argument]:
         """By parameter name; keywords that are no parameters keep their name, surplus positional ones are dropped."""
-        bound = dict(zip(parameters, self.positional))
+        bound = dict(zip(parameters, self.positional, strict=False))
         bound.update(self.keywords)
         return bound
 
