@@ -198,6 +198,10 @@ class SqrtSumSquares(Rule):
             data = self.config.data
             return sample * (sigma**2 + data**2) ** 0.5 + torch.sqrt(sigma**2 + data**2)
 
+        def rotated(self, x, y, angle):
+            c, s = torch.cos(angle), torch.sin(angle)
+            return torch.sqrt((x * c) ** 2 + (y * s) ** 2)
+
         def magnitude(a, b):
             return (a**2 + b**2) ** 0.5
 
@@ -357,7 +361,7 @@ def _is_sum_of_squares(values: Values, value: Value) -> bool:
         are_squares = bool(left and right) and all(
             _is_square(values, v) or _is_sum_of_squares(values, v) for v in (*left, *right)
         )
-        return are_squares and not _adds_number(values, value)
+        return are_squares and not _adds_number(values, value) and not _is_on_ellipse(values, value)
     return False
 
 
@@ -370,6 +374,16 @@ def _adds_number(values: Values, total: Value) -> bool:
     if Certainty.NEVER in certainties or (unknown and Certainty.ALWAYS in certainties):
         return True
     return any(isinstance(base.node, ast.Attribute) and base.node.attr not in _PARTS for base in unknown)
+
+
+def _is_on_ellipse(values: Values, total: Value) -> bool:
+    """Whether the squares are of a sine and a cosine, which are never both 0: `(a * cos(t))**2 + (b * sin(t))**2`."""
+    found: set[str] = set()
+    for square in (*total.operand("input"), *total.operand("other")):
+        for base in patterns.squared(values, square):
+            factors = [v for name in ("input", "other") for v in patterns.local_operand(base, name)]
+            found |= {value.op for value in ([base] if base.op != "mul" else factors)}
+    return {"cos", "sin"} <= found
 
 
 def _is_square(values: Values, value: Value) -> bool:
