@@ -465,9 +465,9 @@ def _optimizer(context: Context, path: Path, backward: Event, clip: Event) -> Ev
     """The event of the scaler that handles the optimizer of the clipped parameters."""
     owners = context.protocol.owners(path, clip)
     for event in path.after(clip):
-        if event.kind in (Kind.STEP, Kind.UNSCALE) and event.scaler == backward.scaler:
-            if owners is None or event.optimizer in owners:
-                return event
+        handles = event.kind in (Kind.STEP, Kind.UNSCALE) and event.scaler == backward.scaler
+        if handles and (owners is None or event.optimizer in owners):
+            return event
     return None
 
 

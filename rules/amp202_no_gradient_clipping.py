@@ -139,7 +139,7 @@ class NoGradientClipping(Rule):
                 if bound is not None:
                     clip_grad_norm_(parameters, bound)
 
-            def train(batches, left, right, left_optimizer, right_optimizer):
+            def train(batches, left, right, left_optimizer, right_opt):
                 scaler = GradScaler()
                 for batch in batches:
                     scaler.scale(left(batch)).backward()
@@ -149,7 +149,7 @@ class NoGradientClipping(Rule):
 
                     scaler.scale(right(batch)).backward()
                     limit(right.parameters(), None)
-                    scaler.step(right_optimizer)  # expect
+                    scaler.step(right_opt)  # expect
                     scaler.update()
             """,
             """
@@ -160,7 +160,7 @@ class NoGradientClipping(Rule):
                 if bound is not None:
                     clip_grad_norm_(parameters, bound)
 
-            def train(batches, left, right, left_optimizer, right_optimizer):
+            def train(batches, left, right, left_optimizer, right_opt):
                 scaler = GradScaler()
                 for batch in batches:
                     scaler.scale(left(batch)).backward()
@@ -170,9 +170,9 @@ class NoGradientClipping(Rule):
 
                     scaler.scale(right(batch)).backward()
                     limit(right.parameters(), None)
-                    scaler.unscale_(right_optimizer)
-                    clip_grad_norm_([p for group in right_optimizer.param_groups for p in group["params"]], max_norm=1.0)
-                    scaler.step(right_optimizer)
+                    scaler.unscale_(right_opt)
+                    clip_grad_norm_([p for group in right_opt.param_groups for p in group["params"]], max_norm=1.0)
+                    scaler.step(right_opt)
                     scaler.update()
             """,
         ),

@@ -109,7 +109,7 @@ class Project:
     def imports(self, path: Path, imported: Path) -> bool:
         """Whether one file seems to import another, or its package."""
         self._questions.note("module", str(path))
-        files = self.remember(("imports", path), lambda: self._imports(path), frozenset())
+        files = self.remember(("imports", path), lambda: self._imports(path), frozenset[Path]())
         return imported in files or imported.parent / "__init__.py" in files
 
     def mentions(self, path: Path, word: str) -> bool:
@@ -260,7 +260,7 @@ class Project:
 
     @contextmanager
     def one_hop(self) -> Iterator[None]:
-        """Within the block, parameters are followed to callers one call fewer. Keeps questions from going in circles."""
+        """Within the block, parameters are followed one call fewer, which keeps questions from going in circles."""
         self.hops -= 1
         try:
             yield

@@ -77,9 +77,8 @@ def _through(project: Project, module: Module, expression: ast.expr, ask: classe
         steps = [(module, expression.value)]
     elif isinstance(expression, ast.Subscript):
         steps = list(classes.elements(project, module, expression.value))
-    elif isinstance(expression, ast.Call) and isinstance(expression.func, ast.Attribute):
-        if expression.func.attr == "get" and expression.args:
-            steps = list(classes.elements(project, module, expression.func.value))
+    elif isinstance(expression, ast.Call) and isinstance(get := expression.func, ast.Attribute):
+        steps = list(classes.elements(project, module, get.value)) if get.attr == "get" and expression.args else []
     return [found for found_in, value in steps for found in ask(found_in, value)]
 
 
@@ -195,7 +194,7 @@ def _bind(target: _Target, call: ast.Call) -> Callee:
     keywords = [*(target.given.keywords if target.given else ()), *call.keywords]
     arguments: dict[str, ast.expr] = {}
     is_open = False
-    for parameter, value in zip(positional, given):
+    for parameter, value in zip(positional, given, strict=False):
         if isinstance(value, ast.Starred):
             break
         arguments[parameter] = value

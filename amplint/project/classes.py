@@ -96,9 +96,10 @@ def self_targets(module: Module) -> dict[tuple[ast.AST, str], list[ast.Attribute
         if cls is None or receiver is None:
             continue
         for node in ast.walk(function):
-            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-                if isinstance(node.value, ast.Name) and node.value.id == receiver:
-                    found.setdefault((cls, node.attr), []).append(node)
+            if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store):
+                continue
+            if isinstance(node.value, ast.Name) and node.value.id == receiver:
+                found.setdefault((cls, node.attr), []).append(node)
     return found
 
 
@@ -111,7 +112,7 @@ def types(project: Project, module: Module, expression: ast.expr) -> tuple[Defin
 def elements(
     project: Project, module: Module, expression: ast.expr, depth: int = 4
 ) -> Iterator[tuple[Module, ast.expr]]:
-    """The expressions that iterating over (or indexing) `expression` may give; `x = list(x)` is followed `depth` times."""
+    """The expressions that iterating over or indexing `expression` may give; `x = list(x)` is followed a few times."""
     if depth == 0:
         return
     for found_in, value in project.sources(module, expression):
@@ -215,8 +216,7 @@ def _types_of_call(project: Project, module: Module, call: ast.Call) -> Iterator
         yield from project.types(module, call.func.value)
     if name in _WRAPPERS and call.args:
         yield from project.types(module, call.args[0])
-    for found in project.classes_of(module, call.func):
-        yield found
+    yield from project.classes_of(module, call.func)
     for callee in project.callees(module, call):
         if callee.cls is None or getattr(callee.function, "name", "") != "__init__":
             yield from _returned(project, callee.definition)
@@ -262,9 +262,9 @@ def _types_of_element(project: Project, module: Module, value: ast.expr, positio
         return
     for callee in project.callees(module, value):
         for inner in ast.walk(callee.function):
-            if isinstance(inner, ast.Return) and isinstance(inner.value, ast.Tuple):
-                if position < len(inner.value.elts):
-                    yield from project.types(callee.module, inner.value.elts[position])
+            returned = inner.value if isinstance(inner, ast.Return) else None
+            if isinstance(returned, ast.Tuple) and position < len(returned.elts):
+                yield from project.types(callee.module, returned.elts[position])
 
 
 def _types_of_parameter(project: Project, module: Module, parameter: ast.arg) -> Iterator[Definition]:

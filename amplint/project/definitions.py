@@ -71,6 +71,6 @@ def default_of(function: Callable_, parameter: str) -> ast.expr | None:
     """The default expression of a parameter."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]
-    defaults = dict(zip([p.arg for p in reversed(positional)], reversed(arguments.defaults)))
-    keywords = {p.arg: d for p, d in zip(arguments.kwonlyargs, arguments.kw_defaults) if d is not None}
+    defaults = dict(zip([p.arg for p in reversed(positional)], reversed(arguments.defaults), strict=False))
+    keywords = {p.arg: d for p, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=False) if d is not None}
     return {**defaults, **keywords}.get(parameter)

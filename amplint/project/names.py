@@ -61,7 +61,7 @@ def bound_value(module: Module, binding: ast.AST) -> ast.expr | None:
     if isinstance(parent, ast.Tuple | ast.List) and isinstance(assign := module.parent(parent), ast.Assign):
         values = assign.value
         if isinstance(values, ast.Tuple | ast.List) and len(values.elts) == len(parent.elts):
-            return next(v for target, v in zip(parent.elts, values.elts) if target is binding)
+            return next(v for target, v in zip(parent.elts, values.elts, strict=False) if target is binding)
     return None
 
 

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amplint.protocol import ownership, parameters, places
+from amplint.protocol.effects import BoundError
 from amplint.protocol.entries import CLIMBS, Entry, entries, eventful
 from amplint.protocol.evaluate import Evaluator
 from amplint.protocol.events import Event, Kind, Path
 from amplint.protocol.interest import Interests
 from amplint.protocol.symbols import Symbol
-from amplint.protocol.walk import BoundError, Walk
+from amplint.protocol.walk import Walk
 from amplint.rule import Related
 from amplint.tree import Module
 

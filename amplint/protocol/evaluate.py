@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 
 from amplint.project import Asked, Definition, Project
 from amplint.project.names import bound_value
@@ -104,8 +105,9 @@ class Evaluator:
             case ast.Tuple(elts=elements) | ast.List(elts=elements) | ast.Set(elts=elements):
                 return Symbol("operation", ("display", *(self.symbol(e, state, frame, depth) for e in elements)))
             case ast.Dict(keys=keys, values=values):
-                pairs = [part for key, value in zip(keys, values) if key is not None for part in (key, value)]
-                return Symbol("operation", ("dict", *(self.symbol(part, state, frame, depth) for part in pairs)))
+                named = [(key, value) for key, value in zip(keys, values, strict=True) if key is not None]
+                parts = (self.symbol(part, state, frame, depth) for pair in named for part in pair)
+                return Symbol("operation", ("dict", *parts))
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
                 return self._comprehension(expression, state, frame, depth)
         return _opaque(expression, state, frame)
@@ -152,7 +154,9 @@ class Evaluator:
             return state.heap[base, attr]
         if base.kind == "choice":
             test, then, otherwise = base.parts
-            assert isinstance(test, Symbol) and isinstance(then, Symbol) and isinstance(otherwise, Symbol)
+            assert isinstance(test, Symbol)
+            assert isinstance(then, Symbol)
+            assert isinstance(otherwise, Symbol)
             known = truth(test, state.facts)
             side = then if known or (known is None and otherwise.is_none) else otherwise
             if known is not None or then.is_none or otherwise.is_none:
@@ -209,9 +213,8 @@ class Evaluator:
                 return arguments[0] if len(arguments) == 1 else Symbol("operation", ("display", *arguments))
             if receiver is not None and not arguments[1:] and name not in ("list", "tuple"):
                 return receiver
-        if name == "getattr" and receiver is None and len(call.args) >= 2 and isinstance(call.args[1], ast.Constant):
-            if isinstance(call.args[1].value, str):
-                return self.attribute(arguments[0], call.args[1].value, call, state, frame)
+        if name == "getattr" and receiver is None and (attr := _constant_string(call)):
+            return self.attribute(arguments[0], attr, call, state, frame)
         if name == "get" and receiver is not None and arguments:
             return item(receiver, arguments[0], state)
         if name == "is_enabled" and receiver is not None and (enabled := enabled_of(receiver)):
@@ -226,14 +229,13 @@ class Evaluator:
         if creates and not is_tensor_method(name):
             owner = (receiver,) if receiver is not None and not is_module_function else ()
             return Symbol("new", (call, *owner, *arguments, *named))
-        owner = (receiver,) if receiver is not None and not is_module_function else (name,)
-        return Symbol("made", (call, *owner, *arguments, *named, state.round))
+        origin = receiver if receiver is not None and not is_module_function else name
+        return Symbol("made", (call, origin, *arguments, *named, state.round))
 
     def _compare(self, compare: ast.Compare, state: State, frame: Frame, depth: int) -> Symbol:
         operands = [self.symbol(part, state, frame, depth) for part in (compare.left, *compare.comparators)]
-        steps = [
-            compared(_OPERATORS[type(op)], left, right) for op, left, right in zip(compare.ops, operands, operands[1:])
-        ]
+        pairs = zip(compare.ops, itertools.pairwise(operands), strict=True)
+        steps = [compared(_OPERATORS[type(op)], left, right) for op, (left, right) in pairs]
         return steps[0] if len(steps) == 1 else _junction("all", steps)
 
     def _comprehension(
@@ -278,7 +280,7 @@ def item(base: Symbol, key: Symbol, state: State) -> Symbol:
             assert isinstance(found, Symbol)
             return found
     if base.kind == "operation" and base.parts[0] == "dict":
-        for known, value in zip(base.parts[1::2], base.parts[2::2]):
+        for known, value in zip(base.parts[1::2], base.parts[2::2], strict=False):
             if known == key and isinstance(value, Symbol):
                 return value
     return Symbol("item", (base, key))
@@ -314,7 +316,7 @@ def enabled_of(scaler: Symbol) -> Symbol | None:
     """The `enabled` argument of a scaler's constructor; None if it has none (enabled) or is not known."""
     if scaler.kind not in ("new", "made"):
         return None
-    for key, value in zip(scaler.parts, scaler.parts[1:]):
+    for key, value in zip(scaler.parts, scaler.parts[1:], strict=False):
         if key == "enabled" and isinstance(value, Symbol):
             return value
     return None
@@ -323,6 +325,12 @@ def enabled_of(scaler: Symbol) -> Symbol | None:
 def is_tensor_method(name: str) -> bool:
     """Methods without arguments whose result is a new value each time."""
     return name in ("item", "detach", "clone", "mean", "sum", "norm", "backward", "next", "read", "random", "time")
+
+
+def _constant_string(call: ast.Call) -> str | None:
+    """The name in `getattr(x, "name", …)`."""
+    given = call.args[1] if len(call.args) > 1 else None
+    return given.value if isinstance(given, ast.Constant) and isinstance(given.value, str) else None
 
 
 def _junction(kind: str, operands: list[Symbol]) -> Symbol:

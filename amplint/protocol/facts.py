@@ -156,7 +156,8 @@ def _assume_operands(symbol: Symbol, value: bool, facts: Facts) -> None:
 
 def _truth_of_comparison(symbol: Symbol, facts: Facts) -> bool | None:
     comparison, left, right = symbol.parts
-    assert isinstance(left, Symbol) and isinstance(right, Symbol)
+    assert isinstance(left, Symbol)
+    assert isinstance(right, Symbol)
     if comparison == "is" and right.is_none:
         return False if facts.get(left) else None
     if comparison == "==" and right.kind == "constant":

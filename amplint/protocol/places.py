@@ -77,13 +77,16 @@ def expressions(event: Event) -> Iterator[tuple[Symbol, ast.expr]]:
             yield event.optimizer, event.subject
     elif event.kind in (Kind.STEP, Kind.ZERO) and event.optimizer is not None:
         yield event.optimizer, receiver
-    elif event.kind is Kind.BACKWARD and event.scaler is not None:
-        if (
+    elif (
+        event.kind is Kind.BACKWARD
+        and event.scaler is not None
+        and (
             isinstance(receiver, ast.Call)
             and isinstance(receiver.func, ast.Attribute)
             and receiver.func.attr == "scale"
-        ):
-            yield event.scaler, receiver.func.value
+        )
+    ):
+        yield event.scaler, receiver.func.value
 
 
 def guard(backward: Event, event: Event) -> str | None:

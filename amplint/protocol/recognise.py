@@ -66,16 +66,13 @@ class Recogniser:
             return [self._backward(call, call.args[0] if call.args else None, state, frame)]
         if receiver is None:
             return self._framework_call(call, state, frame)
-        if name in ("scale", "unscale_", "step", "update") and not dotted:
-            symbol = self._settled(self.evaluator.symbol(receiver, state, frame), state)
-            if self.roles.is_scaler(symbol, receiver, frame.module):
-                return self._scaler_call(name, call, symbol, state, frame)
-        if name in ("step", "zero_grad"):
-            symbol = self._settled(self.evaluator.symbol(receiver, state, frame), state)
-            if self.roles.is_optimizer(symbol, receiver, frame.module) and not self._own_framework(
-                receiver, state, frame
-            ):
-                return [self._optimizer_call(name, call, symbol, frame)]
+        held = self._held(receiver, state, frame)
+        of_scaler = name in ("scale", "unscale_", "step", "update") and not dotted
+        if of_scaler and self.roles.is_scaler(held, receiver, frame.module):
+            return self._scaler_call(name, call, held, state, frame)
+        of_optimizer = name in ("step", "zero_grad") and not self._own_framework(receiver, state, frame)
+        if of_optimizer and self.roles.is_optimizer(held, receiver, frame.module):
+            return [self._optimizer_call(name, call, held, frame)]
         return self._framework_call(call, state, frame)
 
     def likely(self, call: ast.Call, state: State, frame: Frame) -> list[Event]:
@@ -91,8 +88,8 @@ class Recogniser:
             return [Event(Kind.ZERO, call, module, subject=receiver, value=value)]
         if name in CHECKS:
             subject = call.args[0] if call.args else receiver
-            value = self.evaluator.symbol(subject, state, frame) if subject is not None else None
-            return [Event(Kind.CHECK, call, module, subject=subject, value=value)]
+            tested = self.evaluator.symbol(subject, state, frame) if subject is not None else None
+            return [Event(Kind.CHECK, call, module, subject=subject, value=tested)]
         if name in HOOKS and any("clip" in text or "clamp" in text for text in self._texts_of_functions(call, module)):
             held = self.evaluator.symbol(receiver, state, frame) if receiver is not None else None
             steps = held is not None and receiver is not None and self.roles.is_optimizer(held, receiver, module)
@@ -133,8 +130,7 @@ class Recogniser:
         frame: Frame,
         closure: ast.expr | None = None,
     ) -> Event:
-        symbol = self.evaluator.symbol(optimizer, state, frame) if optimizer is not None else None
-        symbol = self._settled(symbol, state) if symbol is not None else None
+        symbol = self._held(optimizer, state, frame) if optimizer is not None else None
         return Event(
             kind, call, frame.module, scaler, symbol, subject=optimizer, value=symbol, inert=inert, closure=closure
         )
@@ -166,11 +162,16 @@ class Recogniser:
             assume(enabled, True, state.facts)
         return bool(truth(enabled, state.facts))
 
+    def _held(self, expression: ast.expr, state: State, frame: Frame) -> Symbol:
+        return self._settled(self.evaluator.symbol(expression, state, frame), state)
+
     def _settled(self, symbol: Symbol, state: State) -> Symbol:
         """A conditional object, used as one: the side that is not None."""
         if symbol.kind == "choice":
             test, then, otherwise = symbol.parts
-            assert isinstance(test, Symbol) and isinstance(then, Symbol) and isinstance(otherwise, Symbol)
+            assert isinstance(test, Symbol)
+            assert isinstance(then, Symbol)
+            assert isinstance(otherwise, Symbol)
             known = truth(test, state.facts)
             if known is None and (then.is_none or otherwise.is_none):
                 known = otherwise.is_none
@@ -260,11 +261,11 @@ class Recogniser:
         method = name if receiver is not None else "__call__"
         if isinstance(call.func, ast.Attribute) and frame.module.names(call.func):
             return None
-        symbol = self._settled(self.evaluator.symbol(holder, state, frame), state)
+        symbol = self._held(holder, state, frame)
         framework = self.roles.framework(symbol, holder, frame.module, frame)
         if (framework is None or method not in framework.calls) and receiver is not None:
             method, holder = "__call__", call.func
-            symbol = self._settled(self.evaluator.symbol(holder, state, frame), state)
+            symbol = self._held(holder, state, frame)
             framework = self.roles.framework(symbol, holder, frame.module, frame)
         if framework is None or method not in framework.calls:
             return None
@@ -300,7 +301,7 @@ class Recogniser:
 
 
 def scaler_in(value: Symbol) -> tuple[Symbol | None, str]:
-    """The scaler that a loss was multiplied by, through variables, elements and sums, with the framework if not torch's."""
+    """The scaler that a loss was multiplied by, through variables and sums, with the framework if it is not torch's."""
     match value.kind:
         case "call" if value.parts[0] == "scale" and isinstance(value.parts[1], Symbol):
             return value.parts[1], ""
@@ -313,6 +314,15 @@ def scaler_in(value: Symbol) -> tuple[Symbol | None, str]:
         case "element" | "item" | "operation" | "choice" | "any":
             return _first_scaler(value.parts)
     return None, ""
+
+
+def essence(value: Symbol) -> object:
+    """What of a variable's value can matter later: which object it is, whether it is scaled; not which number."""
+    if value.kind in ("constant", "new", "name", "self", "attribute", "choice", "parameters"):
+        return value
+    if value.kind == "operation" and value.parts[0] == "display":
+        return tuple(essence(part) for part in value.parts[1:] if isinstance(part, Symbol))
+    return scaler_in(value)
 
 
 def _first_scaler(parts: tuple[object, ...]) -> tuple[Symbol | None, str]:

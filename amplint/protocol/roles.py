@@ -165,7 +165,7 @@ def last_name(expression: ast.expr | None) -> str:
 
 
 def used_as_scaler(project: Project, module: Module) -> frozenset[str]:
-    """The names of objects that this file uses as only a GradScaler can be: `X.unscale_(o)`, `X.scale(l).backward()`."""
+    """The names of objects that a file uses as only a GradScaler can be: `X.unscale_(o)`, `X.scale(l).backward()`."""
     return project.remember(("scaler names", module.tree), lambda: frozenset(_used_as_scaler(module)), frozenset())
 
 
@@ -181,11 +181,11 @@ def _used_as_scaler(module: Module) -> Iterator[str]:
         if not isinstance(call.func, ast.Attribute):
             continue
         name = last_name(call.func.value)
-        if call.func.attr == "unscale_":
-            yield name
-        elif call.func.attr == "scale" and (_SCALER_NAME.search(name) or _is_backpropagated(module, call)):
-            yield name
-        elif call.func.attr in ("step", "update", "get_scale") and _SCALER_NAME.search(name):
+        if (
+            call.func.attr == "unscale_"
+            or (call.func.attr == "scale" and (_SCALER_NAME.search(name) or _is_backpropagated(module, call)))
+            or (call.func.attr in ("step", "update", "get_scale") and _SCALER_NAME.search(name))
+        ):
             yield name
 
 
@@ -207,9 +207,9 @@ def _used_as_optimizer(module: Module) -> Iterator[str]:
     scalers = frozenset(_used_as_scaler(module))
     yield from _receivers(module, "zero_grad") & _receivers(module, "step")
     for call in module.calls:
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ("step", "unscale_") and call.args:
-            if last_name(call.func.value) in scalers:
-                yield last_name(call.args[0])
+        method = call.func if isinstance(call.func, ast.Attribute) else None
+        if method and method.attr in ("step", "unscale_") and call.args and last_name(method.value) in scalers:
+            yield last_name(call.args[0])
         if any(name.startswith("torch.optim.") and "lr_scheduler" not in name for name in module.names(call.func)):
             parent = module.parent(call)
             if isinstance(parent, ast.Assign):
