@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -34,6 +35,8 @@ WORTHWHILE = 20
 _MARKER = "CACHEDIR.TAG"
 _SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n# A cache of amplint. It can be removed at any time.\n"
 _FORMAT = 1
+_GRAIN = 20_000_000
+"""Nanoseconds within which two changes of a file can have the same time."""
 
 Stamp = tuple[int, int]
 """When a file was changed last (nanoseconds) and its size; (0, -1) for one that is not there."""
@@ -59,6 +62,7 @@ class Cache:
         self._paths = [Path(os.path.abspath(path)) for path in paths]
         self._stamps = {str(path): _stamp(path) for path in self._paths}
         self._text = text
+        self._begun = time.time_ns()
         self._state = self._valid(self._load())
 
     def known(self, path: Path) -> Judgement | None:
@@ -168,7 +172,7 @@ class Cache:
         data = {
             "format": _FORMAT,
             "paths": list(paths),
-            "stamps": list(state.stamps.values()),
+            "stamps": [_settled(stamp, self._begun) for stamp in state.stamps.values()],
             "facts": self._connections(state) if any(question[0] == "concerns" for question in used) else {},
             "questions": list(numbers),
             "answers": [[paths.get(path, path) for path in state.answers.get(question, ())] for question in numbers],
@@ -238,6 +242,11 @@ def _stamp(path: Path) -> Stamp:
     except OSError:
         return 0, -1
     return status.st_mtime_ns, status.st_size
+
+
+def _settled(stamp: Stamp, begun: int) -> Stamp:
+    """The stamp; for a file changed just as the run began, which may have changed again since, one that never holds."""
+    return (0, 0) if begun - stamp[0] < _GRAIN else stamp
 
 
 def _own_stamp() -> list[tuple[str, Stamp]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -50,14 +51,14 @@ def folder(tmp_path: Path) -> Path:
     files = {"train.py": TRAIN, "norms.py": NORMS, "other.py": OTHER, "plain.py": PLAIN, "pyproject.toml": ""}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
+        os.utime(tmp_path / name, (1_700_000_000, 1_700_000_000))
     return tmp_path
 
 
 def change(path: Path, text: str) -> None:
-    """Write a file so that its time differs, however coarse the clock."""
+    """Write a file some time after it was written first."""
     path.write_text(text)
-    status = path.stat()
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 5_000_000))
+    os.utime(path, (1_700_000_100, 1_700_000_100))
 
 
 def run(folder: Path) -> tuple[dict[str, set[str]], set[str]]:
@@ -116,6 +117,13 @@ def test_a_file_that_comes_to_speak_of_torch_connects_others(folder: Path) -> No
     change(folder / "plain.py", PLAIN.replace("import torch", "import numpy").replace("torch.exp", "abs"))
     _, judged = run(folder)
     assert {"plain.py", "helper.py"} <= judged
+
+
+def test_a_file_changed_just_now_is_judged_again(folder: Path) -> None:
+    soon = time.time() + 100
+    os.utime(folder / "plain.py", (soon, soon))
+    run(folder)
+    assert run(folder)[1] == {"plain.py"}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"format": 1}', '{"format": 99, "paths": []}', "\x00\x01"])
