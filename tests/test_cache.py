@@ -111,7 +111,7 @@ def test_files_that_come_and_go(folder: Path) -> None:
 
 def test_a_file_that_comes_to_speak_of_torch_connects_others(folder: Path) -> None:
     helper = "from plain import double\n\n\ndef log(x):\n    return x\n"
-    (folder / "helper.py").write_text(helper)
+    change(folder / "helper.py", helper)
     first, _ = run(folder)
     assert run(folder) == (first, set())
     change(folder / "plain.py", PLAIN.replace("import torch", "import numpy").replace("torch.exp", "abs"))
