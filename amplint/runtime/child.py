@@ -30,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"no such script: {options.script}", file=sys.stderr)
         return 2
     _limit_memory(options.memory)
+    if options.folder:
+        os.chdir(options.folder)
     reporter = _Reporter(options.report)
     run = _Execution(options, reporter).run()
     reporter.result(run)
@@ -49,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         "--memory", type=float, default=0.0, help="its limit in GiB, where the platform has one; 0: none"
     )
     parser.add_argument("--no-trace", dest="trace", action="store_false", help="only watch: faster")
+    parser.add_argument("--folder", help="run it there")
     parser.add_argument("--report", help="write the verdict to this file, as JSON lines")
     parser.add_argument("script")
     parser.add_argument("args", nargs=argparse.REMAINDER)

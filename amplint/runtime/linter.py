@@ -8,6 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from amplint.runtime.process import NEUTRAL
+
 
 class LinterError(Exception):
     """The linter failed; the message is what it said."""
@@ -51,7 +53,9 @@ def fix(folder: Path, *, unsafe: bool) -> None:
 
 def _amplint(*arguments: str) -> str:
     command = [sys.executable, "-m", "amplint", *arguments]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", check=False)
+    done = subprocess.run(
+        command, cwd=NEUTRAL, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", check=False
+    )
     if done.returncode not in (0, 1):
         raise LinterError(done.stderr.strip() or f"{' '.join(command)} exited with {done.returncode}")
     return done.stdout

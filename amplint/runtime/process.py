@@ -22,12 +22,15 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+import amplint
 from amplint.runtime.verdict import Ending, Failure, FailureKind, Run
 
 GRACE = 15.0
 """Seconds beyond its own time limit in which a script can end by itself."""
 KEPT = 16 * 1024
 """Characters kept of the beginning of the output, and as many of its end."""
+NEUTRAL = Path(amplint.__file__).parents[1]
+"""Where amplint itself starts: `python -m` looks for modules there first, and must not find the script's."""
 _POLL = 0.05
 _ROUNDS = 20
 _TOKEN = "AMPLINT_RUN"
@@ -65,11 +68,20 @@ def run_script(
     with tempfile.TemporaryDirectory(prefix="amplint-run-") as scratch:
         report = Path(scratch, "report.jsonl")
         command = [sys.executable, "-m", "amplint.runtime", "--report", str(report), "--device", device]
-        command += ["--steps", str(limits.steps), "--timeout", str(limits.seconds), "--memory", str(limits.memory)]
+        command += [
+            "--folder",
+            str(folder),
+            "--steps",
+            str(limits.steps),
+            "--timeout",
+            str(limits.seconds),
+            "--memory",
+            str(limits.memory),
+        ]
         command += [] if trace else ["--no-trace"]
         command += [str(script), *args]
         started = time.monotonic()
-        with supervised(command, folder, limits.threads) as (process, output):
+        with supervised(command, NEUTRAL, limits.threads) as (process, output):
             reader = _ReportReader(report, on_progress)
             end = started + limits.seconds + GRACE
             while process.poll() is None and time.monotonic() < end and not cancelled.wait(_POLL):

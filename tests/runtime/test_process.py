@@ -216,6 +216,15 @@ def test_an_exception_has_its_place(script: Path) -> None:
     assert (result.failure.place.file, result.failure.place.line) == (str(script), 4)
 
 
+def test_modules_of_the_scripts_folder_do_not_replace_amplints(script: Path) -> None:
+    trap = "raise SystemExit('imported by amplint itself')"
+    for name in ("amplint.py", "argparse.py", "runpy.py"):
+        script.with_name(name).write_text(trap)
+    result = run(script, "import os, sys; print(os.getcwd(), sys.path[0])")
+    assert result.failure is None
+    assert result.output.split() == [str(script.parent)] * 2
+
+
 @linux
 def test_memory_is_bounded(script: Path) -> None:
     result = run(script, "keep = bytearray(20 << 30)", limits=Limits(memory=8.0, seconds=60.0))

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from amplint.runtime.simulated_cuda import simulated_cuda
 
@@ -367,14 +368,31 @@ def cpu_region() -> None:
         assert torch.ones(2, 2).softmax(-1).dtype == torch.float32
 
 
-def weights_are_cast_once() -> None:
-    linear = nn.Linear(4, 4, bias=False).cuda()
+class CountsCasts(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._to_copy.default
+        return func(*args, **(kwargs or {}))
+
+
+def weights_are_cast_once_a_region() -> None:
+    linear, rows = nn.Linear(4, 4, bias=False).cuda(), torch.ones(2, 4, device="cuda", dtype=HALF)
+    for _ in range(2):
+        with CountsCasts() as casts, torch.autocast("cuda"):
+            linear(linear(linear(rows)))
+        assert casts.count == 1
+
+
+def weights_cast_under_no_grad_still_train() -> None:
+    linear, rows = nn.Linear(4, 4).cuda(), torch.ones(2, 4, device="cuda")
     with torch.autocast("cuda"):
-        one = linear(torch.ones(2, 4, device="cuda"))
-        two = linear(torch.ones(2, 4, device="cuda"))
-        assert (
-            one.grad_fn.next_functions[-1][0].next_functions[0] == two.grad_fn.next_functions[-1][0].next_functions[0]
-        )
+        with torch.no_grad():
+            linear(rows)
+        linear(rows).float().sum().backward()
+    assert linear.weight.grad is not None
 
 
 def double_backward() -> None:
@@ -401,6 +419,7 @@ def double_backward() -> None:
                 generators,
             ),
             *(older_names, functional_transforms, inference, scripted),
+            *(weights_are_cast_once_a_region, weights_cast_under_no_grad_still_train),
             *(data_loader, packed_sequences, compiled, nested_regions, cpu_region, double_backward),
         )
     ],
