@@ -18,7 +18,7 @@ from pygls.workspace import TextDocument
 
 from amplint import __version__
 from amplint.config import ConfigError, Settings, load
-from amplint.discovery import surroundings
+from amplint.discovery import project_root, surroundings
 from amplint.fix import fix_source
 from amplint.pages import page
 from amplint.pipeline import Checked, Linter, Plan
@@ -52,6 +52,8 @@ class AmplintServer(LanguageServer):
     def __init__(self) -> None:
         super().__init__("amplint", __version__)
         self.judged: dict[str, Judged] = {}
+        self.linters: dict[Path, tuple[Settings, Linter]] = {}
+        """One for each project, which keeps what it has read."""
         self.pending: dict[str, asyncio.TimerHandle] = {}
 
     # -- judging -----------------------------------------------------------------------------------------------
@@ -67,10 +69,16 @@ class AmplintServer(LanguageServer):
     def linter(self, path: Path) -> tuple[Linter, Settings]:
         """A linter for one file, that reads open documents from the editor. Raises ConfigError."""
         settings = load([path])
-        plan = Plan(settings.codes, settings.options, settings.ignored_in)
-        documents = self.workspace.text_documents.values()
-        contents = {Path(name): d.source.encode() for d in documents if (name := to_fs_path(d.uri))}
-        return Linter(lambda: surroundings([path], [path], settings.excludes), plan, contents), settings
+        root = project_root(path.parent) or path.parent
+        known, linter = self.linters.get(root, (None, None))
+        if linter is None or known != settings:
+            plan = Plan(settings.codes, settings.options, settings.ignored_in)
+            linter = Linter(lambda: surroundings([path], [path], settings.excludes), plan)
+            self.linters[root] = settings, linter
+        for document in self.workspace.text_documents.values():
+            if name := _path(document):
+                linter.replace(name, document.source.encode())
+        return linter, settings
 
     def _check(self, document: TextDocument) -> Checked:
         path = _path(document)
@@ -166,6 +174,7 @@ def _changed(server: AmplintServer, params: lsp.DidChangeTextDocumentParams) -> 
 def _saved(server: AmplintServer, params: lsp.DidSaveTextDocumentParams) -> None:
     """A saved file can move a region that reaches other open ones."""
     server.judged.clear()
+    server.linters.clear()
     for uri in list(server.workspace.text_documents):
         server.publish(uri)
 
@@ -173,6 +182,7 @@ def _saved(server: AmplintServer, params: lsp.DidSaveTextDocumentParams) -> None
 def _closed(server: AmplintServer, params: lsp.DidCloseTextDocumentParams) -> None:
     uri = params.text_document.uri
     server.judged.pop(uri, None)
+    server.linters.clear()
     if uri in server.pending:
         server.pending.pop(uri).cancel()
     server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
@@ -237,6 +247,7 @@ def _fix_all(server: AmplintServer, document: TextDocument, checked: Checked) ->
         return linter.check(path).findings
 
     result = fix_source(checked.source, findings, unsafe=False)
+    linter.replace(path, checked.source.to_bytes(checked.source.text))
     if result.text == checked.source.text:
         return None
     whole = Edit(0, len(checked.source.text), result.text)
