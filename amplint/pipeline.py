@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -65,6 +68,8 @@ class Linter:
         self.plan = plan
         self.records = False
         """Whether judgements say what they rest on, for a cache."""
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        """Processor time by stage: reading and byte triggers, parsing, and each rule with the analyses it asked for."""
         self._asked: list[Question] = []
         self._told: set[Question] = set()
         self._files = files
@@ -108,13 +113,15 @@ class Linter:
             return Checked(None, (finding,), failures=(_traceback(path, "not judged"),))
 
     def _check(self, path: Path) -> Checked:
-        data = self._bytes(path)
-        rules = self._candidates(path, data)
+        with self._timed("bytes"):
+            data = self._bytes(path)
+            rules = self._candidates(path, data)
         if not rules:
             return Checked(None)
-        source = self._source(path)
-        analyses = self._linked()
-        module = analyses.project.module(path)
+        with self._timed("tree"):
+            source = self._source(path)
+            analyses = self._linked()
+            module = analyses.project.module(path)
         if module is None:
             return self._explain_unparsable(path, source)
         with analyses.project.recording() as recording:
@@ -167,6 +174,14 @@ class Linter:
 
     # -- stages ------------------------------------------------------------------------------------------------
 
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        begun = time.process_time()
+        try:
+            yield
+        finally:
+            self.seconds[stage] += time.process_time() - begun
+
     def _bytes(self, path: Path) -> bytes:
         return self.contents[path] if path in self.contents else read_bytes(path)
 
@@ -209,7 +224,8 @@ class Linter:
             with limited(self.plan.seconds):
                 for rule in rules:
                     try:
-                        findings += rule.check(context)
+                        with self._timed(rule.code):
+                            findings += rule.check(context)
                     except Exception as error:
                         failures.append(_traceback(path, rule.code))
                         findings.append(_incomplete(path, f"{rule.code} {rule.name} failed: {_describe(error)}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,6 +34,7 @@ FORMATS = ("text", "json", "github", "sarif", "gitlab", "junit", "rdjson", "azur
 @click.option("--baseline", type=click.Path(path_type=Path), help="Report only what this file does not list.")
 @click.option("--diff-base", metavar="REV", help="Report only on lines changed since a git revision.")
 @click.option("--add-ignore", is_flag=True, help="Silence the findings by comments in the files.")
+@click.option("--timing", is_flag=True, help="Say what each stage and rule cost; one process, no cache.")
 @click.option("--no-cache", is_flag=True, help="Judge every file anew.")
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="Where to keep the cache [.amplint_cache].")
 @click.option("--watch", is_flag=True, help="Check again whenever a file changes.")
@@ -70,12 +72,17 @@ def _check(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
         write("".join(f"{path}\n" for path in run.files))
         return 0
     cache = _cache(run, paths, options)
+    if options["timing"]:
+        run = replace(run, jobs=1)
     judgements = judge(run, verbose=options["verbose"], quiet=options["quiet"], cache=cache)
     diagnostics = _relevant(run, [d for judgement in judgements for d in judgement.diagnostics], options)
     if options["add_ignore"]:
         _add_ignores(run, diagnostics)
         return 0
     publish(run, diagnostics, sum(j.silenced for j in judgements), options)
+    if options["timing"]:
+        for stage, seconds in sorted(run.linter.seconds.items(), key=lambda item: -item[1]):
+            complain(f"{seconds:8.3f} s  {stage}")
     return 1 if fails(run, diagnostics) and not options["exit_zero"] else 0
 
 
@@ -85,7 +92,7 @@ def _cache(run: Run, paths: tuple[Path, ...], options: dict[str, Any]) -> Cache 
     from amplint.config import common_folder
     from amplint.discovery import project_root, surroundings
 
-    if options["no_cache"] or run.standard_input or len(run.files) < cache.WORTHWHILE:
+    if options["no_cache"] or options["timing"] or run.standard_input or len(run.files) < cache.WORTHWHILE:
         return None
     root = project_root(common_folder(run.files))
     chosen: Path | None = options["cache_dir"]
