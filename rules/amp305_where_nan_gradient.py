@@ -24,6 +24,7 @@ _MASKING = ("where", "masked_fill", "relu", "clamp", "clamp_min", "maximum", "so
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _PASSING = (Kind.ELEMENTWISE, Kind.ARITHMETIC, Kind.SHAPE, Kind.CAST)
 _DEPTH = 6
+_MEASURING = ("metric", "accuracy", "recall", "confusion", "evaluat")
 _MASK_WORDS = ("mask", "valid")
 
 
@@ -36,8 +37,8 @@ class WhereNanGradient(Rule):
     `log(x).masked_fill(mask, …)` and `log(x) * mask`.
 
     Nothing is reported where no gradient flows (`no_grad`, `inference_mode`, detached or constant operands, functions
-    that are only called so), and where the operand of f is made safe first: by a `where` or `masked_fill` of its own,
-    a `relu`, a `clamp` whose bound survives the dtype, or an added constant.
+    that are only called so, metrics by their name), and where the operand of f is made safe first: by a `where` or
+    `masked_fill` of its own, a `relu`, a `clamp` whose bound survives the dtype, or an added constant.
 
     ## Why
     The backward of `where` hands a gradient of 0 to the branch that was not selected. The backward of f multiplies it
@@ -224,6 +225,13 @@ class WhereNanGradient(Rule):
         def recall(hits, total):
             return torch.where(total > 0, hits / total, torch.zeros_like(hits))
 
+        def confusion_matrix_rates(tp, total):
+            return torch.where(total > 0, tp / total, 0.0)
+
+        class SurfaceMetric:
+            def __call__(self, distance, total):
+                return torch.where(total > 0, distance / total, 0.0)
+
         def summary(hits, total):
             with torch.inference_mode():
                 return torch.where(total > 0, torch.log(hits), 0.0)
@@ -274,6 +282,8 @@ class WhereNanGradient(Rule):
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
+        if _measures(context.module.source.path.parent.name, context.module.source.path.stem):
+            return
         claimed = precedence.Claims(context)
         done: set[ast.AST] = set()
         for value in _masks(context):
@@ -311,6 +321,8 @@ def _last_name(node: ast.expr) -> str:
 def _is_learned_from(context: Context, masked: _Masked) -> bool:
     """Whether a gradient flows. A quotient by a count is often an average of data: it must stand in a loss or layer."""
     gradients, singular = context.values.gradients, masked.singular
+    if _measures(context.module.qualname(masked.mask.node)):
+        return False
     if not gradients(singular) or any(_is_grid(value) for value in singular.operand(masked.operand)):
         return False
     if singular.op != "div" or any(gradients(value) for value in singular.operand("other")):
@@ -318,6 +330,11 @@ def _is_learned_from(context: Context, masked: _Masked) -> bool:
     function = context.module.function(masked.mask.node)
     name = "" if function is None else function.name.lower()
     return name == "forward" or "loss" in name
+
+
+def _measures(*names: str) -> bool:
+    """Whether something is named as code that measures and does not train: no gradient is asked for there."""
+    return any(word in name.lower() for name in names for word in _MEASURING)
 
 
 def _is_grid(value: Value, depth: int = 4) -> bool:
