@@ -269,21 +269,6 @@ def test_nest(text: str, expected: str) -> None:
     assert applied(text, lambda m: edit.nest(m, [statement(m, "step")], "if x:")) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("with x as y:\n    # lead\n    a()\n\n    b('''\n    ''')\nc()\n", "# lead\na()\n\nb('''\n    ''')\nc()\n"),
-        ("if z:\n  with x as y: a(); b()\n", "if z:\n  a(); b()\n"),
-        ("with (\n    x\n) as y:  # why\n\ta()", "a()"),
-    ],
-)
-def test_unnest(text: str, expected: str) -> None:
-    assert (
-        applied(text, lambda m: edit.unnest(m, next(n for n in ast.walk(m.tree) if isinstance(n, ast.With))))
-        == expected
-    )
-
-
 # -- arguments -------------------------------------------------------------------------------------------------------
 
 
@@ -344,8 +329,7 @@ def test_remove_a_positional_argument() -> None:
     )
 
 
-def test_rename_and_name_arguments() -> None:
-    assert applied("f(a = 1)\n", lambda m: edit.rename_argument(m, call(m, "f"), "a", "bb")) == "f(bb = 1)\n"
+def test_name_an_argument() -> None:
     assert applied("f(1, (use))\n", lambda m: edit.name_argument(m, call(m, "f"), 1, "on")) == "f(1, on=(use))\n"
 
 

@@ -10,11 +10,10 @@ from amplint.edit.arguments import (
     name_argument,
     prepend_argument,
     remove_argument,
-    rename_argument,
     set_argument,
 )
 from amplint.edit.expressions import Precedence, operand, precedence, replace, required, segment
-from amplint.edit.imports import add_import, add_name, insert_import
+from amplint.edit.imports import add_import
 from amplint.edit.layout import Layout, layout
 from amplint.edit.statements import (
     insert_after,
@@ -24,7 +23,6 @@ from amplint.edit.statements import (
     nest,
     remove_statement,
     remove_statements,
-    unnest,
 )
 from amplint.edit.unused import is_effect_free, unused_after
 
@@ -32,12 +30,10 @@ __all__ = [
     "Layout",
     "Precedence",
     "add_import",
-    "add_name",
     "append_item",
     "argument",
     "insert_after",
     "insert_before",
-    "insert_import",
     "is_effect_free",
     "layout",
     "move_after",
@@ -50,11 +46,9 @@ __all__ = [
     "remove_argument",
     "remove_statement",
     "remove_statements",
-    "rename_argument",
     "replace",
     "required",
     "segment",
     "set_argument",
-    "unnest",
     "unused_after",
 ]

@@ -78,13 +78,6 @@ def remove_argument(module: Module, call: ast.Call, name: str | Argument) -> tup
     return (_without(layout(module), call, items, index),)
 
 
-def rename_argument(module: Module, call: ast.Call, old: str, new: str) -> tuple[Edit, ...]:
-    """Give the keyword argument `old` the name `new`."""
-    keyword = next(keyword for keyword in call.keywords if keyword.arg == old)
-    start = layout(module).span(keyword)[0]
-    return (Edit(start, start + len(old), new),)
-
-
 def name_argument(module: Module, call: ast.Call, position: int, name: str) -> tuple[Edit, ...]:
     """Turn the positional argument at `position` into the keyword argument `name`."""
     start = _span(layout(module), call.args[position])[0]

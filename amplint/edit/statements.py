@@ -111,29 +111,6 @@ def nest(module: Module, statements: Sequence[ast.stmt], header: str) -> tuple[E
     return tuple(edits)
 
 
-def unnest(module: Module, compound: ast.With | ast.AsyncWith | ast.If) -> tuple[Edit, ...]:
-    """Remove the header of a block statement and put its body in its place, one level less deep."""
-    place = layout(module)
-    first = compound.body[0]
-    start = place.start(compound)
-    if not place.starts_line(first):
-        return (Edit(start, place.start(first), ""),)
-    header = place.line_start(start)
-    body = place.line_start(place.start(first))
-    comments = place.after_newline(place.line_end(_colon(place, compound, first)))
-    outer, inner = place.indentation(compound), place.indentation(first)
-    edits = [Edit(header, comments, "")]
-    for at in _code_lines(place, min(comments, body), place.end(compound.body[-1])):
-        if place.text.startswith(inner, at):
-            edits.append(Edit(at, at + len(inner), outer))
-    return tuple(edits)
-
-
-def _colon(place: Layout, compound: ast.stmt, first: ast.stmt) -> int:
-    """The offset of the colon that ends the header of `compound`."""
-    return place.previous_char(place.start(first))
-
-
 def _are_simple(lines: Sequence[str]) -> bool:
     """Whether `lines` are simple statements, which may share a line with others."""
     return not any(line.startswith((" ", "\t", "#", "@")) or line.endswith(":") or "\n" in line for line in lines)
