@@ -14,8 +14,8 @@ import ast
 import enum
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
 from functools import lru_cache
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from amplint.tree import Module

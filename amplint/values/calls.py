@@ -41,10 +41,9 @@ def call(site: Site, node: ast.Call) -> Alternatives:
     func = node.func
     if isinstance(func, ast.Name) and func.id == "super" and not site.module.lookup("super", func):
         return _super(site, node)
-    if isinstance(func, ast.Attribute) and not expressions.external_names(site, func):
-        if not site.module.names(func) or not site.engine.project.resolve(site.module, func):
-            values = _method_call(site, node, func, given)
-            return values if _is_known(values) else _by_project(site, node, given) or values
+    if isinstance(func, ast.Attribute) and not _is_dotted(site, func):
+        values = _method_call(site, node, func, given)
+        return values if _is_known(values) else _by_project(site, node, given) or values
     values = merged(v for callee in site.of(func) for v in apply(site, node, callee, given))
     return values if _is_known(values) else _by_project(site, node, given) or values
 
@@ -66,6 +65,13 @@ def _may_be_tensor(site: Site, node: ast.Call, name: str, base: Value, given: Gi
     if base.op in _NO_TENSORS:
         return False
     return base.op != "unknown" or libraries.method(site, node, name, base, given) is None
+
+
+def _is_dotted(site: Site, func: ast.Attribute) -> bool:
+    """Whether the callee is a name of torch, or of another file of the project, and no method of a value."""
+    if expressions.external_names(site, func):
+        return True
+    return bool(site.module.names(func)) and bool(site.engine.project.resolve(site.module, func))
 
 
 def _is_known(values: Alternatives) -> bool:
@@ -155,9 +161,9 @@ def method(site: Site, node: ast.Call, func: ast.Attribute, base: Value, given: 
     name = func.attr
     if base.op == "super":
         return _super_method(site, node, name, base, given)
-    if base.op in ("instance", "module", "sequential", "modules"):
-        if (same := modules.method(site, node, name, base, given)) is not None:
-            return same
+    is_module = base.op in ("instance", "module", "sequential", "modules")
+    if is_module and (same := modules.method(site, node, name, base, given)) is not None:
+        return same
     if base.op in ("instance", "class", "external", "module", "sequential"):
         if base.op == "class" and name == "from_pretrained":
             return libraries.pretrained(site, node, base, given)

@@ -296,9 +296,8 @@ class Values:
         for ancestor in module.ancestors(node):
             if isinstance(ancestor, ast.Lambda):
                 return ancestor
-            if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
-                if child not in ancestor.decorator_list and child is not ancestor.returns:
-                    return ancestor
+            if isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef) and _runs_within(ancestor, child):
+                return ancestor
             child = ancestor
         return None
 
@@ -366,6 +365,10 @@ def _takes_other_arguments(module: Module, call: ast.Call) -> bool:
     if row is None or row.kind is not torch_ops.Kind.ELEMENTWISE or len(call.args) < len(row.parameters):
         return False
     return not module.names(call.func)
+
+
+def _runs_within(function: ast.FunctionDef | ast.AsyncFunctionDef, child: ast.AST) -> bool:
+    return child not in function.decorator_list and child is not function.returns
 
 
 def _last_name(node: ast.expr) -> str:

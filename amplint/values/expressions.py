@@ -233,9 +233,9 @@ def select(site: Site, values: Alternatives, path: tuple[int, ...]) -> Alternati
 
 def _element(site: Site, value: Value, step: int) -> Alternatives:
     if value.op in ("tuple", "sequential", "modules"):
-        if not any(isinstance(e.node, ast.Starred) for e in value.elements) and value.elements:
-            if -len(value.elements) <= step < len(value.elements):
-                return tuple(objects.owned(v, value) for v in site.engine.of_argument(value.elements[step]))
+        is_written_out = not any(isinstance(e.node, ast.Starred) for e in value.elements)
+        if is_written_out and -len(value.elements) <= step < len(value.elements):
+            return tuple(objects.owned(v, value) for v in site.engine.of_argument(value.elements[step]))
         return _elements_or_unknown(site, value)
     if value.op == "comprehension":
         return site.engine.of_argument(value.elements[0])

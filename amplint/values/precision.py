@@ -190,11 +190,15 @@ def _under_autocast(value: Value, operation: Operation, cast: Cast, half: Dtype)
         if operation.name in _COUNTS and given and given <= {Dtype.INTEGER, Dtype.BOOL}:
             return INTEGER
     given = value.engine.dtypes_of(value.operand(operation.parameters[0])) if operation.parameters else frozenset()
-    if given and given <= NUMBER and operation.kind in (Kind.ARITHMETIC, Kind.ELEMENTWISE):
-        others = value.engine.dtypes_of(value.operand("exponent")) if value.op == "pow" else NUMBER
-        if others <= NUMBER:
-            return NUMBER
+    if operation.kind in (Kind.ARITHMETIC, Kind.ELEMENTWISE) and _is_of_numbers(value, operation):
+        return NUMBER
     return frozenset({Dtype.FLOAT64}) if given == {Dtype.FLOAT64} else FLOAT32
+
+
+def _is_of_numbers(value: Value, operation: Operation) -> bool:
+    """Whether all operands are Python numbers: then it is Python's own operator."""
+    operands = [value.engine.dtypes_of(value.operand(name)) for name in operation.parameters if value.operand(name)]
+    return bool(operands) and all(dtypes and dtypes <= NUMBER for dtypes in operands)
 
 
 def _as_given(value: Value, operation: Operation) -> Dtypes:
@@ -309,7 +313,8 @@ def is_zero_dim(value: Value, depth: int = 6) -> bool:
     if operation is None:
         return False
     if value.op in ("tensor", "scalar_tensor", "as_tensor"):
-        return all(v.as_number() is not None for v in value.operand("data") or value.operand("s"))
+        data = value.operand("data") or value.operand("s")
+        return all(v.as_number() is not None or is_zero_dim(v, depth - 1) for v in data)
     if operation.kind is Kind.LOSS:
         return value.arguments.get("reduction") is None
     if operation.kind is Kind.REDUCTION or value.op in ("mean", "max", "min", "amax", "amin", "median"):

@@ -1,0 +1,233 @@
+"""The dtype of an expression: promotion as torch does it, autocast's casts, modules in half."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amplint.values import Certainty, Dtype
+from amplint.values.dtype import promote, widest
+from tests.values.programs import Program
+
+TORCH = {
+    Dtype.FLOAT16: torch.float16,
+    Dtype.BFLOAT16: torch.bfloat16,
+    Dtype.FLOAT32: torch.float32,
+    Dtype.FLOAT64: torch.float64,
+    Dtype.INTEGER: torch.int64,
+    Dtype.BOOL: torch.bool,
+}
+OURS = {dtype: ours for ours, dtype in TORCH.items()}
+
+
+@pytest.mark.parametrize(("left", "right"), list(product(TORCH, TORCH)))
+@pytest.mark.parametrize(("left_scalar", "right_scalar"), list(product((False, True), repeat=2)))
+def test_promotes_as_torch_does(left: Dtype, right: Dtype, left_scalar: bool, right_scalar: bool) -> None:
+    a = torch.ones(() if left_scalar else (2,), dtype=TORCH[left])
+    b = torch.ones(() if right_scalar else (2,), dtype=TORCH[right])
+    assert TORCH[promote(left, right, left_scalar=left_scalar, right_scalar=right_scalar)] == (a + b).dtype
+
+
+def test_what_is_not_known_stays_so() -> None:
+    assert promote(Dtype.UNKNOWN, Dtype.FLOAT16) is Dtype.UNKNOWN
+    assert promote(Dtype.NUMBER, Dtype.FLOAT16) is Dtype.FLOAT16
+    assert promote(Dtype.NUMBER, Dtype.INTEGER) is Dtype.UNKNOWN
+    assert widest([Dtype.FLOAT16, Dtype.FLOAT32]) is Dtype.FLOAT32
+    assert widest([Dtype.FLOAT16, Dtype.UNKNOWN]) is Dtype.UNKNOWN
+
+
+LEAVES = ("a", "b", "s", "i", "2.0", "a[:1]", "a.sum()", "b.mean()")
+UNARY = (
+    "torch.sigmoid({})",
+    "torch.exp({})",
+    "torch.abs({})",
+    "torch.relu({})",
+    "torch.tanh({})",
+    "-({})",
+    "torch.clamp({}, min=1e-8)",
+    "torch.as_tensor({}).float()",
+    "torch.as_tensor({}).half()",
+    "torch.as_tensor({}).reshape(-1)",
+    "torch.softmax(torch.as_tensor({}) * 1.0, dim=-1)",
+    "torch.where(a[0] > 0, torch.as_tensor({}), torch.as_tensor(0.5))",
+)
+BINARY = ("({}) + ({})", "({}) - ({})", "({}) * ({})", "({}) / ({})", "torch.maximum(torch.as_tensor({}), b * ({}))")
+
+expressions = st.recursive(
+    st.sampled_from(LEAVES),
+    lambda inner: st.one_of(
+        st.builds(lambda form, x: form.format(x), st.sampled_from(UNARY), inner),
+        st.builds(lambda form, x, y: form.format(x, y), st.sampled_from(BINARY), inner, inner),
+    ),
+    max_leaves=6,
+)
+HEAD = """
+import torch
+a = torch.rand(3).half()
+b = torch.rand(3)
+s = torch.tensor(0.5)
+i = torch.arange(3)
+"""
+
+
+@pytest.mark.filterwarnings("ignore:The recursion limit")
+@settings(max_examples=150, deadline=None)
+@given(expressions)
+def test_dtype_and_interval_hold_what_torch_computes(text: str) -> None:
+    """Without autocast, on the CPU: the dtype is among the possible ones, each number within the interval."""
+    names: dict[str, object] = {}
+    try:
+        exec(HEAD + f"y = torch.as_tensor({text})\n", names)
+    except (RuntimeError, TypeError):
+        return  # torch refuses it, or a number got no tensor
+    result = names["y"]
+    assert isinstance(result, torch.Tensor)
+    value = Program(HEAD + f"y = torch.as_tensor({text})\n").of(f"torch.as_tensor({text})")[0]
+    (inner,) = value.operand("data")
+    possible = inner.dtypes
+    assert possible & {OURS[result.dtype], Dtype.UNKNOWN, Dtype.NUMBER}
+    if Dtype.NUMBER in possible:
+        return
+    for number in result.double().flatten().tolist():
+        assert number != number or number in inner.interval, (text, number, inner.interval)
+
+
+def under_autocast(body: str, asked: str, dtype: str = "torch.float16") -> frozenset[Dtype]:
+    lines = "".join(f"        {line}\n" for line in body.splitlines())
+    program = Program(
+        f"""
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+def f(fc: nn.Linear, x, labels):
+    with torch.autocast("cuda", dtype={dtype}):
+        h = fc(x)
+        bias = torch.zeros(8)
+{lines}
+"""
+    )
+    return frozenset(dtype for value in program.of(asked) for dtype in value.dtypes)
+
+
+HALF = frozenset({Dtype.FLOAT16})
+SINGLE = frozenset({Dtype.FLOAT32})
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("h.sigmoid()", HALF),
+        ("h @ h.T", HALF),
+        ("torch.einsum('bd,bd->b', x, x)", HALF),
+        ("h.std(dim=1)", HALF),
+        ("h + 1e-8", HALF),
+        ("h.clamp(min=1e-8)", HALF),
+        ("h / (h.sum() + 1e-8)", HALF),  # a 0-dim float32 tensor does not promote
+        ("h.half() * 2", HALF),
+        ("h.exp_()", HALF),  # in place: as given
+        ("torch.cat([h, h])", HALF),
+        ("torch.where(h > 0, h, 0.0)", HALF),
+        ("h.softmax(-1)", SINGLE),
+        ("h ** 2", SINGLE),
+        ("h.sum(-1)", SINGLE),
+        ("torch.exp(h)", SINGLE),
+        ("1 / h", SINGLE),
+        ("h.norm(dim=-1)", SINGLE),
+        ("F.layer_norm(h, (8,))", SINGLE),
+        ("F.cross_entropy(h, labels)", SINGLE),
+        ("h + bias", SINGLE),
+        ("h / (h.sum(-1, keepdim=True) + 1e-8)", SINGLE),
+        ("h.float().mean()", SINGLE),
+        ("h.to(torch.float32)", SINGLE),
+        ("h.to(dtype=bias.dtype)", SINGLE),
+        ("torch.cat([h, bias])", SINGLE),
+        ("h.sum(dtype=torch.float16)", HALF),
+        ("h.argmax(-1)", frozenset({Dtype.INTEGER})),
+        ("h > 0", frozenset({Dtype.BOOL})),
+        ("x + 1", frozenset({Dtype.UNKNOWN})),
+    ],
+)
+def test_cuda_autocast(expression: str, expected: frozenset[Dtype]) -> None:
+    assert under_autocast(f"y = {expression}", expression) == expected
+
+
+def test_bfloat16_is_not_half() -> None:
+    assert under_autocast("y = h + 1", "h + 1", "torch.bfloat16") == {Dtype.BFLOAT16}
+
+
+def test_a_loop_keeps_what_it_may_become() -> None:
+    body = "y = torch.zeros(8)\nfor _ in range(3):\n    y = y + h.sigmoid()\nprint(y)"
+    assert under_autocast(body, "y") == SINGLE
+    body = "y = h\nfor _ in range(3):\n    y = y.softmax(-1)\nprint(y)"
+    assert under_autocast(body, "y") == HALF | SINGLE
+
+
+@pytest.mark.parametrize(
+    ("cast", "expected"),
+    [
+        ("net.half()", HALF),
+        ("net.to('cuda', dtype=torch.float16)", HALF),
+        ("net = net.cuda().half().eval()", HALF),
+        ("net.bfloat16()", frozenset({Dtype.BFLOAT16})),
+        ("net.cuda()", SINGLE),
+        ("copy = __import__('copy').deepcopy(net).half()", SINGLE),
+    ],
+)
+def test_modules_in_half(cast: str, expected: frozenset[Dtype]) -> None:
+    program = Program(
+        f"""
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+
+    def forward(self, x):
+        return self.inner(x)
+
+def run(x):
+    net = Net()
+    {cast}
+    return net(x)
+"""
+    )
+    dtypes = {dtype for value in program.of("net(x)") for dtype in value.dtypes}
+    wanted = expected if expected != {Dtype.BFLOAT16} else SINGLE | expected
+    assert dtypes <= wanted
+    assert dtypes
+
+
+def test_half_says_how_sure_it_is() -> None:
+    program = Program(
+        """
+import torch
+from torch import nn
+
+def scale(x):
+    return x * 0.5
+
+def anywhere(x):
+    return x * 0.25
+
+def always(fc: nn.Linear, x):
+    with torch.autocast("cuda", dtype=torch.float16):
+        return scale(fc(x))
+
+def maybe(fc: nn.Linear, x, amp):
+    with torch.autocast("cuda", enabled=amp):
+        return fc(x) * 2.0
+"""
+    )
+    certainty = {text: program.values.half(program.of(text)[0]) for text in ("x * 0.5", "x * 0.25", "fc(x) * 2.0")}
+    assert certainty == {
+        "x * 0.5": Certainty.ALWAYS,
+        "x * 0.25": Certainty.UNKNOWN,
+        "fc(x) * 2.0": Certainty.MAY,
+    }
