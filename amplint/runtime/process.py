@@ -79,7 +79,7 @@ def run_script(
             str(limits.memory),
         ]
         command += [] if trace else ["--no-trace"]
-        command += [str(script), *args]
+        command += [str(script.absolute()), *args]
         started = time.monotonic()
         with supervised(command, NEUTRAL, limits.threads) as (process, output):
             reader = _ReportReader(report, on_progress)

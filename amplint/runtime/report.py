@@ -137,7 +137,8 @@ def _explained(outcome: Outcome) -> list[str]:
 
 def _closing(outcomes: Sequence[Outcome]) -> list[str]:
     bad = sum(not outcome.ok for outcome in outcomes)
-    lines = [f"{len(outcomes)} scripts, {bad} of them not ok." if bad else f"{len(outcomes)} scripts, all ok."]
+    many = f"{len(outcomes)} script{'s' * (len(outcomes) != 1)}"
+    lines = [f"{many}, {bad} not ok." if bad else f"{many}, all ok."]
     runs = [run for outcome in outcomes for run in (outcome.before, outcome.after) if run is not None]
     return lines + sorted({device_note(run) for run in runs if run.device})
 
