@@ -34,6 +34,9 @@ class Effects:
 
     def bring_about(self, expression: ast.expr, states: list[State], frame: Frame) -> list[State]:
         """Bring about the events of evaluating `expression`, in Python's order."""
+        if isinstance(expression, ast.Yield) and frame.on_yield is not None:
+            states = self.bring_about(expression.value, states, frame) if expression.value is not None else states
+            return frame.on_yield(states)
         if expression not in self.walk.interests.of(frame.module).nodes:
             if isinstance(expression, ast.NamedExpr) or any(isinstance(n, ast.NamedExpr) for n in ast.walk(expression)):
                 for state in states:
@@ -59,9 +62,6 @@ class Effects:
                 return states
             case ast.Compare(left=ast.Attribute(attr="grad") as left, comparators=[ast.Constant(value=None)]):
                 return self.bring_about(left.value, states, frame)
-            case ast.Yield(value=value) if frame.on_yield is not None:
-                states = self.bring_about(value, states, frame) if value is not None else states
-                return frame.on_yield(states)
         for child in ast.iter_child_nodes(expression):
             if isinstance(child, ast.keyword):
                 states = self.bring_about(child.value, states, frame)

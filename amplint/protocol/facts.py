@@ -96,7 +96,7 @@ def truth(symbol: Symbol, facts: Facts) -> bool | None:
             values = [truth(part, facts) for part in _parts(symbol)]
             if decisive in values:
                 return decisive
-            return None if None in values else not decisive
+            return _truth_in_other_order(symbol, facts) if None in values else not decisive
         case "choice":
             test, then, otherwise = _parts(symbol)
             decided = truth(test, facts)
@@ -167,6 +167,14 @@ def _truth_of_comparison(symbol: Symbol, facts: Facts) -> bool | None:
                 if isinstance(other, Symbol) and other.kind == "constant":
                     return False
     return None
+
+
+def _truth_in_other_order(symbol: Symbol, facts: Facts) -> bool | None:
+    """What is known of the same operands of `and` or `or` written in another order."""
+    operands = set(symbol.parts)
+    return next(
+        (value for fact, value in facts.items() if fact.kind == symbol.kind and set(fact.parts) == operands), None
+    )
 
 
 def _parts(symbol: Symbol) -> tuple[Symbol, ...]:

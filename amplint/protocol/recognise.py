@@ -204,7 +204,7 @@ class Recogniser:
         name, receiver = _parts(call)
         is_function = receiver is None or bool(frame.module.names(call.func))
         subject = (call.args[0] if call.args else None) if is_function else receiver
-        if subject is None or not (name in _LIMITS or _IN_PLACE.match(name) or name.startswith("_foreach")):
+        if subject is None or not (_IN_PLACE.match(name) or name.startswith("_foreach")):
             return
         value = self.evaluator.symbol(subject, state, frame)
         if not _is_gradient(value):

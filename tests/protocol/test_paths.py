@@ -1,0 +1,374 @@
+"""Which paths a training step has, and which events lie on them."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path as FilePath
+
+import pytest
+
+from amplint.context import Options
+from amplint.project import Project
+from amplint.protocol import Event, Kind, Path, Protocol
+from amplint.source import Source
+from amplint.tree import Module
+
+ROOT = FilePath("/program")
+SHOWN = {
+    Kind.BACKWARD: "B",
+    Kind.UNSCALE: "U",
+    Kind.CLIP: "C",
+    Kind.STEP: "S",
+    Kind.UPDATE: "D",
+    Kind.ZERO: "Z",
+    Kind.READ: "r",
+    Kind.WRITE: "w",
+    Kind.REDUCE: "R",
+    Kind.HOOK: "H",
+}
+STEP = """
+    scaler.scale(loss).backward()
+    scaler.unscale_(opt)
+    clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(opt)
+    scaler.update()
+"""
+
+
+def walked(source: str, name: str = "main", **files: str) -> tuple[Protocol, Module]:
+    texts = {ROOT / f"{file}.py": textwrap.dedent(text) for file, text in {"main": source, **files}.items()}
+    sources = {path: Source(path, text) for path, text in texts.items()}
+    project = Project(sources, sources.__getitem__)
+    module = project.module(ROOT / f"{name}.py")
+    assert module is not None
+    return Protocol(project, Options()), module
+
+
+def paths(source: str, name: str = "main", **files: str) -> tuple[Path, ...]:
+    protocol, module = walked(source, name, **files)
+    assert not protocol.limits(module)
+    return protocol.paths(module)
+
+
+def shown(path: Path) -> str:
+    """The events of a path as letters: small ones for plain backward passes and steps, brackets for a framework's."""
+    return "".join(letter(event) for event in path.events if event.kind in SHOWN)
+
+
+def letter(event: Event) -> str:
+    text = SHOWN[event.kind]
+    if event.kind in (Kind.BACKWARD, Kind.STEP) and (event.scaler is None or event.inert):
+        text = text.lower()
+    return f"[{text}]" if event.framework else text
+
+
+def all_shown(source: str, **files: str) -> set[str]:
+    return {shown(path) for path in paths(source, **files)}
+
+
+def function(body: str, parameters: str = "scaler, opt, model, loss, flag=None, other=None") -> str:
+    return f"from torch.nn.utils import clip_grad_norm_\ndef train({parameters}):\n{textwrap.indent(textwrap.dedent(body), '    ')}"
+
+
+def test_a_straight_step() -> None:
+    assert all_shown(function(STEP)) == {"BUCSD"}
+
+
+def test_equal_tests_take_equal_branches() -> None:
+    body = """
+        if flag:
+            scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        if flag is not None and flag:
+            scaler.unscale_(opt)
+        clip_grad_norm_(model.parameters(), 1.0)
+        if not flag:
+            opt.step()
+        else:
+            scaler.step(opt)
+            scaler.update()
+    """
+    assert all_shown(function(body)) == {"BUCSD", "bCs"}
+
+
+def test_a_variable_is_what_it_was_assigned() -> None:
+    body = """
+        use = flag and other
+        if use:
+            scaler.scale(loss).backward()
+        if other and flag:
+            scaler.step(opt)
+    """
+    assert all_shown(function(body)) == {"BS", ""}
+
+
+def test_a_test_whose_variable_changed_is_another_test() -> None:
+    body = """
+        if flag:
+            scaler.scale(loss).backward()
+        flag = other()
+        if flag:
+            scaler.step(opt)
+    """
+    assert all_shown(function(body)) == {"BS", "B", "S", ""}
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ("GradScaler()", {"BUCSD"}),
+        ("GradScaler(enabled=False)", {"bUCsD"}),
+        ("GradScaler(enabled=flag)", {"BUCSD"}),
+        ("GradScaler() if flag else None", {"BUCSD", "bCs"}),
+    ],
+)
+def test_a_scaler_is_on_off_or_absent(made: str, expected: set[str]) -> None:
+    body = f"""
+        from torch.amp import GradScaler
+        scaler = {made}
+        if scaler is not None:
+            scaler.scale(loss).backward()
+            scaler.unscale_(opt)
+        else:
+            loss.backward()
+        clip_grad_norm_(model.parameters(), 1.0)
+        if scaler:
+            scaler.step(opt)
+            scaler.update()
+        else:
+            opt.step()
+    """
+    assert all_shown(function(body, "opt, model, loss, flag")) == expected
+
+
+def test_the_enabling_flag_correlates_with_later_tests() -> None:
+    body = """
+        from torch.amp import GradScaler
+        scaler = GradScaler(enabled=flag == "fp16")
+        scaler.scale(loss).backward()
+        if flag == "fp16":
+            scaler.unscale_(opt)
+        if flag == "bf16":
+            clip_grad_norm_(model.parameters(), 1.0)
+    """
+    assert all_shown(function(body, "opt, model, loss, flag")) == {"BU"}
+
+
+def test_loops_run_twice_and_carry_state_over() -> None:
+    body = """
+        for i, batch in enumerate(loader):
+            scaler.scale(model(batch)).backward()
+            if (i + 1) % 4:
+                continue
+            scaler.step(opt)
+            scaler.update()
+    """
+    found = all_shown(function(body, "scaler, opt, model, loader"))
+    assert {"BB", "BBSD", "BSDB"} <= found
+
+
+def test_flags_stay_the_same_from_round_to_round() -> None:
+    body = """
+        for batch in loader:
+            if flag:
+                scaler.scale(model(batch)).backward()
+            else:
+                model(batch).backward()
+    """
+    assert all_shown(function(body, "scaler, model, loader, flag")) == {"BB", "bb"}
+
+
+def test_elements_of_equal_lists_are_equal() -> None:
+    body = """
+        for m, o in zip(models, opts):
+            scaler.unscale_(o)
+        for o in opts:
+            scaler.step(o)
+    """
+    (path,) = paths(function(body, "scaler, models, opts"))
+    unscaled = [event.optimizer for event in path.events if event.kind is Kind.UNSCALE]
+    assert unscaled == [event.optimizer for event in path.events if event.kind is Kind.STEP]
+    assert len(set(unscaled)) == 2
+
+
+def test_early_exits_leave_and_raising_paths_end() -> None:
+    body = """
+        scaler.scale(loss).backward()
+        if flag:
+            return
+        if other:
+            raise ValueError
+        scaler.step(opt)
+    """
+    assert all_shown(function(body)) == {"B", "BS"}
+
+
+def test_finally_runs_on_all_paths_and_handlers_from_the_start() -> None:
+    body = """
+        try:
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+        except RuntimeError:
+            opt.zero_grad()
+        finally:
+            scaler.update()
+    """
+    assert all_shown(function(body)) == {"BSD", "ZD"}
+
+
+def test_match_cases_exclude_each_other() -> None:
+    body = """
+        match flag:
+            case "fp16":
+                scaler.scale(loss).backward()
+            case "fp32" | "bf16":
+                loss.backward()
+        if flag == "fp16":
+            scaler.step(opt)
+    """
+    assert all_shown(function(body)) == {"BS", "b", ""}
+
+
+def test_helpers_methods_and_context_managers_are_entered() -> None:
+    source = """
+        from contextlib import contextmanager
+        from helper import clip
+
+        @contextmanager
+        def unscaled(scaler, opt):
+            scaler.unscale_(opt)
+            yield
+            scaler.step(opt)
+
+        class Trainer:
+            def __init__(self, scaler, opt):
+                self.scaler, self.opt = scaler, opt
+            def backward(self, loss):
+                scaled = self.scaler.scale(loss)
+                scaled.backward()
+            def train(self, model, loss):
+                self.backward(loss)
+                with unscaled(self.scaler, self.opt):
+                    clip(model)
+                self.scaler.update()
+    """
+    helper = """
+        import torch
+        def clip(model):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    """
+    (path,) = paths(source, helper=helper)
+    assert shown(path) == "BUCSD"
+    clip = next(event for event in path.events if event.kind is Kind.CLIP)
+    assert clip.module.source.path.name == "helper.py"
+    assert len(clip.calls) == 1
+    scalers = {event.scaler for event in path.events if event.scaler is not None}
+    assert len(scalers) == 1
+    assert all_shown(source, helper=helper) == {shown(p) for p in paths(source, "helper", helper=helper)}
+
+
+def test_subclasses_run_their_own_hooks() -> None:
+    source = """
+        import torch
+        class Base:
+            def __init__(self, opt):
+                self.opt, self.scaler = opt, torch.amp.GradScaler()
+            def hook(self):
+                self.scaler.unscale_(self.opt)
+            def step(self, loss):
+                self.scaler.scale(loss).backward()
+                self.hook()
+                self.scaler.step(self.opt)
+        class Child(Base):
+            def hook(self):
+                pass
+    """
+    assert {"BUS", "BS"} <= all_shown(source)
+
+
+def test_another_librarys_scaler_is_none() -> None:
+    source = """
+        from sklearn.preprocessing import StandardScaler
+        def train(x, model, opt):
+            scaler = StandardScaler()
+            loss = model(scaler.fit_transform(x))
+            loss.backward()
+            opt.step()
+            scaler.update()
+    """
+    assert all_shown(source) == {"bs"}
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("model.clip_grad_norm_(1.0)", "C"),
+        ("dispatch_clip_grad(model.parameters(), 1.0)", "C"),
+        ("for p in model.parameters(): p.grad.data.clamp_(-1, 1)", "CC"),
+        ("for p in model.parameters(): p.grad = p.grad.clamp(-1, 1)", "rCrC"),
+        ("clip_grad_norm_(model.parameters(), float('inf'))", "r"),
+        ("clip_grad_norm_(model.parameters(), None)", "r"),
+        ("for p in model.parameters(): p.grad.add_(p, alpha=0.1)", "ww"),
+        ("for p in model.parameters(): p.grad = None", "ZZ"),
+        ("torch.distributed.all_reduce(p.grad)", "rR"),
+        ("torch.distributed.all_reduce(loss)", ""),
+        ("opt.register_step_pre_hook(lambda *a: clip_grad_norm_(model.parameters(), 1.0))", "H"),
+        ("scheduler.step()", ""),
+        ("metrics.update(loss)", ""),
+        ("model.zero_grad()", "Z"),
+        ("torch.autograd.backward([scaler.scale(loss)])", "B"),
+        ("sum(scaler.scale(part) for part in loss).backward()", "B"),
+    ],
+)
+def test_events_in_many_spellings(line: str, expected: str) -> None:
+    source = f"import torch\n{function(f'scaler.unscale_(opt){chr(10)}{line}', 'scaler, opt, model, loss, scheduler, metrics, p')}"
+    assert all_shown(source) == {"U" + expected}
+
+
+def test_frameworks_do_several_things_at_once() -> None:
+    source = """
+        from accelerate import Accelerator
+        def train(model, opt, loss):
+            accelerator = Accelerator(mixed_precision="fp16")
+            accelerator.backward(loss)
+            accelerator.clip_grad_norm_(model.parameters(), 1.0)
+    """
+    assert all_shown(source) == {"[B][U][C]"}
+
+
+def test_too_many_paths_are_no_paths_and_said() -> None:
+    tests = "\n".join(
+        f"    if f{n}():\n        scaler.unscale_(o{n})\n    else:\n        clip_grad_norm_(o{n})" for n in range(12)
+    )
+    source = f"def train(scaler):\n{tests}\n"
+    protocol, module = walked(source)
+    assert protocol.paths(module) == ()
+    ((node, reason),) = protocol.limits(module)
+    assert node is module.functions[0]
+    assert "paths" in reason
+
+
+def test_owners_by_constructor_by_group_and_by_name() -> None:
+    source = """
+        import torch
+        from torch.nn.utils import clip_grad_norm_
+        def train(scaler, gen, disc, opt_x):
+            first = torch.optim.Adam(gen.parameters())
+            second = torch.optim.SGD([*disc.parameters()], lr=1.0)
+            for o in (first, second, opt_x):
+                scaler.step(o)
+            clip_grad_norm_(gen.body.parameters(), 1.0)
+            clip_grad_norm_(list(disc.parameters()), 1.0)
+            clip_grad_norm_(opt_x.param_groups[0]["params"], 1.0)
+            clip_grad_norm_(elsewhere.parameters(), 1.0)
+    """
+    protocol, module = walked(source)
+    (path,) = protocol.paths(module)
+    optimizers = list(dict.fromkeys(event.optimizer for event in path.events if event.kind is Kind.STEP))
+    clips = [event for event in path.events if event.kind is Kind.CLIP]
+    first, second = optimizers[0], optimizers[1]
+    owners = [protocol.owners(path, clip) for clip in clips]
+    assert owners[0] == {first}
+    assert owners[1] == {second}
+    assert owners[3] is None
