@@ -67,7 +67,8 @@ def all_shown(source: str, **files: str) -> set[str]:
 
 
 def function(body: str, parameters: str = "scaler, opt, model, loss, flag=None, other=None") -> str:
-    return f"from torch.nn.utils import clip_grad_norm_\ndef train({parameters}):\n{textwrap.indent(textwrap.dedent(body), '    ')}"
+    inner = textwrap.indent(textwrap.dedent(body), "    ")
+    return f"from torch.nn.utils import clip_grad_norm_\ndef train({parameters}):\n{inner}"
 
 
 def test_a_straight_step() -> None:
@@ -322,7 +323,8 @@ def test_another_librarys_scaler_is_none() -> None:
     ],
 )
 def test_events_in_many_spellings(line: str, expected: str) -> None:
-    source = f"import torch\n{function(f'scaler.unscale_(opt){chr(10)}{line}', 'scaler, opt, model, loss, scheduler, metrics, p')}"
+    body = f"scaler.unscale_(opt)\n{line}"
+    source = "import torch\n" + function(body, "scaler, opt, model, loss, scheduler, metrics, p")
     assert all_shown(source) == {"U" + expected}
 
 
