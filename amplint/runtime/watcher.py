@@ -45,7 +45,8 @@ class Watcher:
         on_step: Callable[[Watcher, bool], None] | None = None,
         on_ignored: Callable[[], None] | None = None,
     ) -> None:
-        """
+        """A watcher that ends the script after so many optimizer steps or seconds.
+
         `on_step` is called at the end of each step with whether it was taken (not skipped); `on_ignored` when the
         script has swallowed `Ended` and goes on.
         """
