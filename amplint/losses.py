@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from amplint import flow
 from amplint.edit import layout, replace, segment
@@ -55,24 +56,24 @@ def unscaled(module: Module, subject: ast.expr) -> ast.expr:
 
 def names(module: Module, loss: ast.expr) -> frozenset[str]:
     """The variables and attributes, as written, that hold the loss or a part of it in the function around it."""
-    return frozenset(ast.unparse(part) for part in parts(module, loss) if isinstance(part, ast.Name | ast.Attribute))
+    return frozenset(text for part in parts(module, loss) if (text := _dotted(part)))
 
 
 def followed(module: Module, function: ast.AST, start: Iterable[str]) -> frozenset[str]:
     """`start` and the names that values made from them are kept in: `value = loss.item()`, `history.append(loss)`."""
     known = set(start)
-    while True:
-        before = len(known)
-        for node in _inside(function):
-            known |= _kept_in(node, known)
-        if len(known) == before:
-            return frozenset(known)
+    size = -1
+    while len(known) != size:
+        size = len(known)
+        for read, kept in _flows(function):
+            if not read.isdisjoint(known):
+                known |= kept
+    return frozenset(known)
 
 
 def mentions(node: ast.AST, known: Iterable[str]) -> bool:
     """Whether an expression reads one of the names."""
-    wanted = set(known)
-    return any(isinstance(n, ast.Name | ast.Attribute) and ast.unparse(n) in wanted for n in ast.walk(node))
+    return not _reads(node).isdisjoint(known)
 
 
 def limits(module: Module, function: ast.AST, known: frozenset[str]) -> Iterator[ast.Compare]:
@@ -169,20 +170,35 @@ def _is_value(reaching: flow.Reaching) -> bool:
     return reaching.how in (flow.How.ASSIGN, flow.How.AUGMENTED, flow.How.ELEMENT)
 
 
-def _kept_in(node: ast.AST, known: set[str]) -> set[str]:
-    """The names that a statement keeps something made from `known` in."""
+@lru_cache(maxsize=64)
+def _flows(function: ast.AST) -> tuple[tuple[frozenset[str], frozenset[str]], ...]:
+    """What the statements of a function read, and the names in which they keep what they make of it."""
+    return tuple(flow for node in _inside(function) if (flow := _flow(node)) and flow[1])
+
+
+def _flow(node: ast.AST) -> tuple[frozenset[str], frozenset[str]] | None:
     match node:
-        case ast.Assign(targets=targets, value=value) if mentions(value, known):
-            return {text for target in targets for text in _targets(target)}
-        case ast.AugAssign(target=target, value=value) | ast.NamedExpr(target=target, value=value) if mentions(
-            value, known
-        ):
-            return set(_targets(target))
-        case ast.Call(func=ast.Attribute(attr="append" | "update" | "add", value=base), args=arguments) if any(
-            mentions(argument, known) for argument in arguments
-        ):
-            return set(_targets(base))
-    return set()
+        case ast.Assign(targets=targets, value=value):
+            return _reads(value), frozenset(text for target in targets for text in _targets(target))
+        case ast.AugAssign(target=target, value=value) | ast.NamedExpr(target=target, value=value):
+            return _reads(value), frozenset(_targets(target))
+        case ast.Call(func=ast.Attribute(attr="append" | "update" | "add", value=base), args=arguments):
+            return frozenset().union(*map(_reads, arguments)), frozenset(_targets(base))
+    return None
+
+
+def _reads(node: ast.AST) -> frozenset[str]:
+    """The variables and dotted attributes in an expression, as written."""
+    return frozenset(text for inner in ast.walk(node) if (text := _dotted(inner)))
+
+
+def _dotted(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        base = _dotted(node.value)
+        return f"{base}.{node.attr}" if base else None
+    return None
 
 
 def _targets(target: ast.expr) -> Iterator[str]:
@@ -191,8 +207,8 @@ def _targets(target: ast.expr) -> Iterator[str]:
             yield from _targets(element)
     elif isinstance(target, ast.Subscript | ast.Starred):
         yield from _targets(target.value)
-    elif isinstance(target, ast.Name | ast.Attribute):
-        yield ast.unparse(target)
+    elif text := _dotted(target):
+        yield text
 
 
 def _inside(function: ast.AST) -> Iterator[ast.AST]:
