@@ -25,9 +25,9 @@ def of(site: Site, node: ast.expr, left: int = _MAX_STEPS) -> Alternatives:
     """The values of a flag; () if one of them is not a constant handed on, or an operation that stands there."""
     if isinstance(node, _LAZY):
         return site.of(node)
-    if isinstance(node, ast.Name) and left:
+    if isinstance(node, ast.Name) and left > 0:
         return _together([_defined(site, reaching, left) for reaching in flow.definitions(site.module, node)])
-    if isinstance(node, ast.Attribute) and left:
+    if isinstance(node, ast.Attribute) and left > 0:
         return _of_attribute(site, node, left)
     return ()
 
