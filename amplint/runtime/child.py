@@ -29,7 +29,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not Path(options.script).is_file():
         print(f"no such script: {options.script}", file=sys.stderr)
         return 2
-    _limit_memory(options.memory)
     if options.folder:
         os.chdir(options.folder)
     reporter = _Reporter(options.report)
@@ -79,6 +78,8 @@ class _Execution:
             result.failure = Failure(FailureKind.EXCEPTION, 0, "there is no CUDA device; use --device simulated")
             result.ending = Ending.FAILED
             return result
+        if not real:  # CUDA maps more than it uses
+            _limit_memory(options.memory)
         result.device = "cuda" if real else "simulated"
         result.torch = str(torch.__version__)
         tracer = Tracer() if options.trace else None
@@ -107,7 +108,8 @@ class _Execution:
             except Ended:
                 pass
             except BaseException as error:
-                self._failed_with(error, watcher.steps)
+                if watcher.ending is Ending.FINISHED:  # otherwise it came of being ended
+                    self._failed_with(error, watcher.steps)
         result.seconds = time.monotonic() - started
         result.substituted = tuple(sorted(half.substituted)) if half else ()
         self._read(watcher, tracer)

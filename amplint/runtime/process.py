@@ -32,6 +32,8 @@ KEPT = 16 * 1024
 NEUTRAL = Path(amplint.__file__).parents[1]
 """Where amplint itself starts: `python -m` looks for modules there first, and must not find the script's."""
 _POLL = 0.05
+_LEAVE = 2.0
+"""Seconds that a process is given to leave after its result."""
 _ROUNDS = 20
 _TOKEN = "AMPLINT_RUN"
 
@@ -67,31 +69,36 @@ def run_script(
     cancelled = cancelled or threading.Event()
     with tempfile.TemporaryDirectory(prefix="amplint-run-") as scratch:
         report = Path(scratch, "report.jsonl")
-        command = [sys.executable, "-m", "amplint.runtime", "--report", str(report), "--device", device]
-        command += [
-            "--folder",
-            str(folder),
-            "--steps",
-            str(limits.steps),
-            "--timeout",
-            str(limits.seconds),
-            "--memory",
-            str(limits.memory),
-        ]
-        command += [] if trace else ["--no-trace"]
-        command += [str(script.absolute()), *args]
+        options = {
+            "--report": report,
+            "--folder": folder.absolute(),
+            "--device": device,
+            "--steps": limits.steps,
+            "--timeout": limits.seconds,
+            "--memory": limits.memory,
+        }
+        command = [sys.executable, "-m", "amplint.runtime", *(str(part) for pair in options.items() for part in pair)]
+        command += [*(() if trace else ("--no-trace",)), str(script.absolute()), *args]
         started = time.monotonic()
         with supervised(command, NEUTRAL, limits.threads) as (process, output):
             reader = _ReportReader(report, on_progress)
-            end = started + limits.seconds + GRACE
-            while process.poll() is None and time.monotonic() < end and not cancelled.wait(_POLL):
-                reader.read()
+            _wait(process, reader, started + limits.seconds + GRACE, cancelled)
             returncode = process.poll()
         reader.read()
         run = reader.run or _without_result(returncode, limits, reader.steps)
         run.seconds = run.seconds or time.monotonic() - started
         run.output = output.text()
         return run
+
+
+def _wait(process: subprocess.Popen[bytes], reader: _ReportReader, until: float, cancelled: threading.Event) -> None:
+    """Wait for the result, or the end of the process, or until that time."""
+    while reader.run is None and process.poll() is None and time.monotonic() < until:
+        if cancelled.wait(_POLL):
+            return
+        reader.read()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # threads of the script may not let it go
+        process.wait(_LEAVE if reader.run else 0)
 
 
 def _without_result(returncode: int | None, limits: Limits, steps: int) -> Run:

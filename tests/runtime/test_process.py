@@ -209,6 +209,28 @@ def test_a_script_that_crashes(script: Path) -> None:
     assert result.failure.message == "killed by SIGSEGV"
 
 
+ENDED_IN_A_MESS = """
+    import threading, time, torch
+
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    weight = torch.nn.Parameter(torch.ones(2, device="cuda"))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    try:
+        while True:
+            weight.square().sum().backward()
+            optimizer.step()
+    finally:
+        [].pop()
+"""
+
+
+def test_what_comes_of_being_ended_is_no_failure(script: Path) -> None:
+    begun = time.monotonic()
+    result = run(script, ENDED_IN_A_MESS, limits=Limits(steps=5, seconds=200.0))
+    assert (result.ending, result.failure, result.steps) == (Ending.STEPS, None, 5)
+    assert time.monotonic() - begun < 200.0  # the thread that sleeps is not waited for
+
+
 def test_an_exception_has_its_place(script: Path) -> None:
     result = run(script, "import torch\n\ndef fail():\n    torch.ones(2) @ torch.ones(3)\n\nfail()\n")
     assert result.failure is not None
