@@ -22,6 +22,7 @@ _NO_TENSORS = frozenset(
 )
 _VARIADIC = ("size", "shape", "dims", "repeats")
 _NOT_VARIADIC = ("full", "new_full", "normal", "randint", "broadcast_to")
+_PAIRWISE = {"max": "maximum", "min": "minimum"}
 _ALIASES = {"axis": "dim", "keepdims": "keepdim", "a_min": "min", "a_max": "max", "x": "input", "self": "input"}
 
 
@@ -193,16 +194,11 @@ def _fits(row: Operation, given: Given) -> bool:
 
 
 def _super_method(site: Site, node: ast.Call, name: str, base: Value, given: Given) -> Alternatives:
-    project, here = site.engine.project, base.definition
-    assert here is not None
-    receiver = base.owner
-    order = project.mro(receiver.definition) if receiver and receiver.definition else ()
-    order = order if here in order else project.mro(here)
-    for ancestor in order[order.index(here) + 1 :] if here in order else ():
-        if found := project.method(ancestor, name):
-            instance = receiver or site.value(node, "instance", definition=here)
-            return enter(site, node, found, given, receiver=instance)
-    return site.unknown(node, name)
+    found = objects.inherited(site, base, name)
+    if found is None or base.definition is None:
+        return site.unknown(node, name)
+    instance = base.owner or site.value(node, "instance", definition=base.definition)
+    return enter(site, node, found, given, receiver=instance)
 
 
 def _container_method(site: Site, node: ast.Call, name: str, base: Value, given: Given) -> Alternatives:
@@ -229,12 +225,22 @@ def _container_method(site: Site, node: ast.Call, name: str, base: Value, given:
 
 def operation(site: Site, node: ast.expr, row: Operation, given: Given) -> Alternatives:
     """A torch operation with its arguments by the table's parameter names."""
+    if row.name in _PAIRWISE and (pairwise := _pairwise(site, row, given)) is not None:
+        row = pairwise
     if row.name == "to":
         bound = _to(site, given)
     else:
         keywords = {_alias(row, name): argument for name, argument in given.keywords.items()}
         bound = Given(_named(row, given), keywords, given.open).bind(row.parameters)
     return (site.value(node, row.name, arguments=bound, in_place=row.in_place),)
+
+
+def _pairwise(site: Site, row: Operation, given: Given) -> Operation | None:
+    """maximum, where `torch.max(a, b)` is given a second tensor."""
+    second = given.positional[1] if len(given.positional) > 1 else given.keywords.get("other")
+    values = site.engine.of_argument(second) if second is not None else ()
+    is_tensor = bool(values) and all(v.is_tensor_op or v.op == "weight" for v in values)
+    return torch_ops.by_name(_PAIRWISE[row.name]) if is_tensor else None
 
 
 def _named(row: Operation, given: Given) -> tuple[Argument, ...]:

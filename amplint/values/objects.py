@@ -166,6 +166,9 @@ def member(site: Site, node: ast.Attribute, base: Value) -> Alternatives:
         return of_instance(site, node, base)
     if base.op == "external":
         return (site.value(node, "external", dotted=f"{base.dotted}.{attr}"),)
+    if base.op == "super":
+        method = inherited(site, base, attr)
+        return () if method is None else (site.value(node, "method", definition=method, owner=base.owner, dotted=attr),)
     if base.op == "python":
         return (site.value(node, "python"),)
     if base.op in ("module", "sequential"):
@@ -187,6 +190,17 @@ def member(site: Site, node: ast.Attribute, base: Value) -> Alternatives:
     if row is not None and attr in ("T", "mT", "H", "mH", "data"):
         return (site.value(node, row.name, arguments={"input": known((base,))}),)
     return (site.value(node, "unknown", dotted=attr, arguments={"input": known((base,))}),)
+
+
+def inherited(site: Site, base: Value, name: str) -> Definition | None:
+    """The method that `super().name` finds: the next after this class in the receiver's order."""
+    project, here, receiver = site.engine.project, base.definition, base.owner
+    if here is None:
+        return None
+    order = project.mro(receiver.definition) if receiver and receiver.definition else ()
+    order = order if here in order else project.mro(here)
+    behind = order[order.index(here) + 1 :] if here in order else ()
+    return next((method for cls in behind if (method := project.method(cls, name))), None)
 
 
 def _limit(site: Site, node: ast.Attribute, finfo: Value) -> Alternatives:

@@ -31,6 +31,8 @@ _WEIGHTED = frozenset(
     "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d embedding embedding_bag bilinear "
     "lstm gru rnn lstm_cell gru_cell rnn_cell prelu multi_head_attention_forward".split()
 )
+_KEEP_INTEGERS = frozenset("abs neg positive relu masked_fill sign".split())
+_CLAMPS = ("clamp", "clamp_min", "clamp_max")
 _FLOAT_RESULT = frozenset({Kind.ELEMENTWISE, Kind.NORM, Kind.LOSS})
 
 
@@ -221,24 +223,18 @@ def _as_given(value: Value, operation: Operation) -> Dtypes:
     if operation.name in _COUNTS:
         return frozenset(Dtype.INTEGER if d is Dtype.BOOL else d for d in given)
     if operation.kind in _FLOAT_RESULT:
-        return frozenset(_floating(d, operation) for d in given)
+        return frozenset(_floating(d, value, operation) for d in given)
     return given
 
 
-def _floating(dtype: Dtype, operation: Operation) -> Dtype:
-    """Functions such as sigmoid give float32 for integers; abs, clamp and their like keep them."""
-    keeps = operation.name in (
-        "abs",
-        "neg",
-        "positive",
-        "clamp",
-        "clamp_min",
-        "clamp_max",
-        "relu",
-        "masked_fill",
-        "sign",
-    )
-    return Dtype.FLOAT32 if dtype in (Dtype.INTEGER, Dtype.BOOL) and not keeps else dtype
+def _floating(dtype: Dtype, value: Value, operation: Operation) -> Dtype:
+    """Functions such as sigmoid give float32 for integers; abs and their like keep them, clamp with whole bounds."""
+    if dtype not in (Dtype.INTEGER, Dtype.BOOL) or operation.name in _KEEP_INTEGERS:
+        return dtype
+    if operation.name in _CLAMPS:
+        bounds = [v for name in ("min", "max") for v in value.operand(name)]
+        return Dtype.FLOAT32 if any(isinstance(v.constant, float) for v in bounds) else dtype
+    return Dtype.FLOAT32
 
 
 def _of_tensors(values: Alternatives) -> Dtypes:
@@ -303,7 +299,7 @@ def _fold(operands: Iterable[tuple[Dtypes, bool]]) -> Dtypes:
     return frozenset(d for d, _ in result)
 
 
-def is_zero_dim(value: Value, depth: int = 6) -> bool:
+def is_zero_dim(value: Value, depth: int = 16) -> bool:
     """Whether a value is certainly a 0-dim tensor (False where it is not known)."""
     if depth == 0:
         return False

@@ -1,0 +1,100 @@
+"""Interval arithmetic with open ends, and what rounding to a dtype makes of it."""
+
+from __future__ import annotations
+
+import math
+from math import inf
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amplint.values import Dtype, Interval, round_to
+from tests.values.programs import Program
+
+eighths = st.integers(-4000, 4000).map(lambda number: number / 8)
+"""Numbers on which sums and products are exact."""
+
+
+@st.composite
+def intervals_with_a_member(draw: st.DrawFn) -> tuple[Interval, float]:
+    low, member, high = sorted(draw(eighths) for _ in range(3))
+    interval = Interval(low, high, draw(st.booleans()) and low < member, draw(st.booleans()) and member < high)
+    return interval, member
+
+
+@given(intervals_with_a_member(), intervals_with_a_member())
+def test_operations_hold_their_members(first: tuple[Interval, float], second: tuple[Interval, float]) -> None:
+    (a, x), (b, y) = first, second
+    assert x + y in a + b
+    assert x - y in a - b
+    assert x * y in a * b
+    assert -x in -a
+    assert abs(x) in a.absolute()
+    assert x * x in a.square()
+    assert x in a.union(b)
+    if x != 0:
+        assert 1 / x in a.reciprocal()
+    if x >= 0:
+        assert math.sqrt(x) in a.root()
+
+
+@given(st.floats(allow_nan=False, width=32))
+def test_rounds_as_torch_does(number: float) -> None:
+    for dtype, other in ((Dtype.FLOAT16, torch.float16), (Dtype.BFLOAT16, torch.bfloat16)):
+        assert round_to(number, dtype) == torch.tensor(number, dtype=torch.float32).to(other).item()
+
+
+@pytest.mark.parametrize(
+    ("interval", "dtype", "rounded"),
+    [
+        (Interval(0.0, 1.0, True, True), Dtype.FLOAT16, Interval(0.0, 1.0)),
+        (Interval(1e-8, inf), Dtype.FLOAT16, Interval(0.0, inf)),
+        (Interval(2.0**-25, inf), Dtype.FLOAT16, Interval(0.0, inf)),
+        (Interval(6e-8, inf), Dtype.FLOAT16, Interval(2.0**-24, inf)),
+        (Interval(-1e9, 0.0), Dtype.FLOAT16, Interval(-inf, 0.0)),
+        (Interval(0.0, 1 - 1e-7), Dtype.FLOAT16, Interval(0.0, 1.0)),
+        (Interval(0.0, 1 - 1e-3), Dtype.FLOAT16, Interval(0.0, 0.9990234375)),
+        (Interval(1e-8, 1.0), Dtype.BFLOAT16, Interval(round_to(1e-8, Dtype.BFLOAT16), 1.0)),
+        (Interval(1e-8, 1.0), Dtype.INTEGER, Interval(1e-8, 1.0)),
+    ],
+)
+def test_rounding_closes_ends(interval: Interval, dtype: Dtype, rounded: Interval) -> None:
+    assert interval.rounded(dtype) == rounded
+
+
+@pytest.mark.parametrize(
+    ("expression", "interval"),
+    [
+        ("h.clamp(min=1e-8)", Interval(0.0, inf)),
+        ("x.float().clamp(min=1e-8)", Interval(round_to(1e-8, Dtype.FLOAT32), inf)),
+        ("1 - h.sigmoid()", Interval(0.0, 1.0)),
+        ("h.softmax(-1)", Interval(0.0, 1.0)),
+        ("h.relu() + 1e-8", Interval(0.0, inf)),
+        ("h.relu() + 1e-3", Interval(round_to(1e-3, Dtype.FLOAT16), inf)),
+        ("h.abs().clamp(max=0.5)", Interval(0.0, 0.5)),
+        ("torch.cosine_similarity(h, x)", Interval(-1.0, 1.0)),
+        ("F.normalize(h, dim=1) @ F.normalize(x, dim=1).T", Interval(-1.0, 1.0)),
+        ("(h * h).sum(-1)", Interval(0.0, inf)),
+        ("1 - h.tanh() ** 2", Interval(0.0, 1.0)),
+        ("h.masked_fill(mask, -1e9)", Interval(-inf, inf)),
+        ("torch.where(mask, h.sigmoid(), 2.0)", Interval(0.0, 2.0)),
+        ("torch.cat([h.sigmoid(), -h.sigmoid()])", Interval(-1.0, 1.0)),
+    ],
+)
+def test_of_expressions_under_autocast(expression: str, interval: Interval) -> None:
+    program = Program(
+        f"""
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+def f(fc: nn.Linear, x, mask):
+    with torch.autocast("cuda", dtype=torch.float16):
+        h = fc(x)
+        y = {expression}
+"""
+    )
+    (value,) = program.of(expression)
+    assert value.interval == interval

@@ -1,0 +1,235 @@
+"""Where autocast is on, in every form that people write; and through which calls it reaches a function."""
+
+from __future__ import annotations
+
+import pytest
+
+from amplint.values import Dtype, Region, RegionKind
+from tests.values.programs import Program
+
+HEAD = """
+import contextlib
+import functools
+import torch
+import torch as th
+from contextlib import nullcontext, contextmanager
+from torch import nn
+from torch.amp import autocast
+from torch.cuda import amp
+from torch.cuda.amp import autocast as cuda_autocast
+
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+"""
+
+
+def region(body: str) -> Region:
+    """The region in which the call `work(x)` runs."""
+    program = Program(HEAD + body)
+    return program.values.region(program.main, program.expression("work(x)"))
+
+
+def inside(context: str, parameters: str = "x") -> str:
+    return f"def f({parameters}):\n    with {context}:\n        work(x)\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        inside("torch.autocast('cuda')"),
+        inside("torch.autocast(device_type='cuda', dtype=torch.float16)"),
+        inside("th.cuda.amp.autocast()"),
+        inside("cuda_autocast(True)"),
+        inside("autocast('cuda', torch.half, enabled=True)"),
+        inside("torch.no_grad(), amp.autocast()"),
+        inside("torch.autocast('cuda', dtype=DTYPES['fp16'])"),
+        inside("torch.autocast('cuda', dtype=getattr(torch, 'float16'))"),
+        "def f(x):\n    context = torch.autocast('cuda')\n    with context:\n        work(x)\n",
+        "def f(x):\n    make = functools.partial(torch.autocast, 'cuda', dtype=torch.float16)\n"
+        "    with make():\n        work(x)\n",
+        "@torch.autocast('cuda')\ndef f(x):\n    work(x)\n",
+        "@cuda_autocast()\ndef f(x):\n    work(x)\n",
+        "class T:\n    def __init__(self):\n        self.context = torch.autocast('cuda')\n"
+        "    def f(self, x):\n        with self.context:\n            work(x)\n",
+        "class T:\n    def amp(self):\n        return torch.autocast('cuda')\n"
+        "    def f(self, x):\n        with self.amp():\n            work(x)\n",
+        "@contextmanager\ndef mixed():\n    with torch.autocast('cuda'):\n        yield\n\n" + inside("mixed()"),
+        "def f(x):\n    with torch.autocast('cuda'):\n        for y in x:\n            work(x)\n",
+        "def f(x):\n    with torch.autocast('cuda', enabled=False):\n        with torch.autocast('cuda'):\n"
+        "            work(x)\n",
+    ],
+)
+def test_float16_for_certain(body: str) -> None:
+    found = region(body)
+    assert (found.kind, found.certain) == (RegionKind.FLOAT16, True)
+    assert found.why
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        inside("torch.autocast('cuda', enabled=flag)", "x, flag"),
+        inside("torch.autocast('cuda') if flag else nullcontext()", "x, flag"),
+        inside("torch.autocast('cuda', dtype=torch.bfloat16 if flag else torch.float16)", "x, flag"),
+        inside("torch.autocast('cuda', dtype=DTYPES[flag])", "x, flag"),
+        inside("torch.autocast(device_type=device)", "x, device"),
+        "def f(x, flag):\n    context = nullcontext()\n    if flag:\n        context = autocast('cuda')\n"
+        "    with context:\n        work(x)\n",
+    ],
+)
+def test_float16_perhaps(body: str) -> None:
+    found = region(body)
+    assert (found.kind, found.certain) == (RegionKind.FLOAT16, False)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (inside("torch.autocast('cuda', dtype=torch.bfloat16)"), RegionKind.BFLOAT16),
+        (inside("torch.autocast('cpu')"), RegionKind.CPU),
+        (inside("torch.cpu.amp.autocast()"), RegionKind.CPU),
+        (inside("torch.autocast('cuda', enabled=False)"), RegionKind.DISABLED),
+        (inside("cuda_autocast(False)"), RegionKind.DISABLED),
+        (inside("torch.autocast('cuda', dtype=torch.float32)"), RegionKind.DISABLED),
+        (inside("torch.autocast('cuda', dtype=dtype)", "x, dtype"), RegionKind.UNKNOWN),
+        (inside("torch.autocast('cuda'), torch.autocast('cuda', enabled=False)"), RegionKind.DISABLED),
+        (inside("torch.no_grad()"), RegionKind.NONE),
+        (inside("open(x)"), RegionKind.NONE),
+        (inside("nullcontext()"), RegionKind.NONE),
+        ("def f(x):\n    with torch.autocast('cuda'):\n        pass\n    work(x)\n", RegionKind.NONE),
+        ("with torch.autocast('cuda'):\n    def f(x):\n        work(x)\n", RegionKind.NONE),
+        ("@torch.no_grad()\ndef f(x):\n    work(x)\n", RegionKind.NONE),
+    ],
+)
+def test_other_states(body: str, kind: RegionKind) -> None:
+    assert region(body).kind is kind
+
+
+def kinds(program: Program, text: str, name: str = "main") -> set[RegionKind]:
+    return {value.region.kind for value in program.seen(text, name)}
+
+
+def test_reaches_through_files_inheritance_and_callbacks() -> None:
+    program = Program(
+        """
+        import torch
+        from nets import Net
+        from losses import Loss
+
+        def train(loader, hooks):
+            net = Net()
+            criterion = Loss()
+            for x, y in loader:
+                with torch.autocast("cuda", dtype=torch.float16):
+                    out = net(x)
+                    loss = criterion(out, y)
+                after(loss)
+
+        def after(loss):
+            return loss + 2.0
+        """,
+        nets="""
+        from torch import nn
+
+        class Base(nn.Module):
+            def forward(self, x):
+                return self.head(self.body(x))
+
+            def head(self, h):
+                return h + 1.0
+
+        class Net(Base):
+            def __init__(self):
+                super().__init__()
+                self.body = nn.Linear(4, 4)
+        """,
+        losses="""
+        def gap(a, b, eps=1e-8):
+            return a / (b + eps)
+
+        class Loss:
+            def __call__(self, out, y):
+                return gap(out, out.amax())
+
+        def unused(a):
+            return a + 3.0
+        """,
+    )
+    assert kinds(program, "h + 1.0", "nets") == {RegionKind.FLOAT16}
+    (eps,) = program.seen("b + eps", "losses")
+    assert (eps.region.kind, eps.is_half, eps.number("other")) == (RegionKind.FLOAT16, True, 1e-8)
+    assert [place.position.line for place in eps.frame.path] == [12, 7]
+    assert kinds(program, "a + 3.0", "losses") == set()
+    assert {d for v in program.seen("loss + 2.0") for d in v.dtypes} <= {Dtype.FLOAT16}
+    assert kinds(program, "loss + 2.0") <= {RegionKind.NONE}
+
+
+def test_frameworks() -> None:
+    lightning = Program(
+        """
+        import lightning as L
+        from torch import nn
+
+        class Module(L.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 4)
+
+            def training_step(self, batch, index):
+                return self.loss(self.fc(batch))
+
+            def loss(self, h):
+                return h + 1.0
+
+            def configure_optimizers(self):
+                return self.fc.weight + 2.0
+
+        L.Trainer(precision="16-mixed").fit(Module())
+        """
+    )
+    assert kinds(lightning, "h + 1.0") == {RegionKind.FLOAT16}
+    assert kinds(lightning, "self.fc.weight + 2.0") == set()
+    accelerate = Program(
+        """
+        from accelerate import Accelerator
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 4)
+
+            def forward(self, x):
+                return self.fc(x) + 1.0
+
+        def main(loader):
+            accelerator = Accelerator(mixed_precision="fp16")
+            net, loader = accelerator.prepare(Net(), loader)
+            for x in loader:
+                print(net(x) * 2.0)
+        """
+    )
+    assert kinds(accelerate, "self.fc(x) + 1.0") == {RegionKind.FLOAT16}
+    (outside,) = accelerate.of("net(x) * 2.0")
+    assert (outside.region.kind, outside.dtypes) == (RegionKind.NONE, {Dtype.FLOAT32})
+
+
+@pytest.mark.parametrize("precision", ["'bf16-mixed'", "32", "config.precision"])
+def test_frameworks_in_another_precision(precision: str) -> None:
+    program = Program(
+        f"""
+        import lightning as L
+
+        class Module(L.LightningModule):
+            def training_step(self, batch, index):
+                return batch + 1.0
+
+        L.Trainer(precision={precision}).fit(Module())
+        """
+    )
+    assert kinds(program, "batch + 1.0") == set()
+
+
+def test_a_project_without_half_precision_has_no_frames() -> None:
+    program = Program("def f(x):\n    return g(x) + 1\n\ndef g(x):\n    return x\n")
+    assert program.seen("g(x) + 1") == ()
