@@ -56,8 +56,8 @@ class Protocol:
         return self._judged(module).paths
 
     def limits(self, module: Module) -> tuple[tuple[ast.AST, str], ...]:
-        """The functions of `module` that were not judged, each with the reason: too many paths, too deep."""
-        return self._judged(module).limits
+        """The functions of `module` that `paths` did not follow, each with the reason: too many paths, too deep."""
+        return self._of[module][0].limits if module in self._of else ()
 
     def owners(self, path: Path, event: Event) -> frozenset[Symbol] | None:
         """The optimizers on `path` that hold the parameters which CLIP, READ, WRITE or ZERO concerns; None: unknown."""

@@ -336,7 +336,8 @@ class Walk:
 
     def _emit(self, state: State, *, complete: bool) -> None:
         events = state.trace.events() if state.trace is not None else ()
-        key = (complete, *((event.kind, event.node, event.taken, event.optimizer, event.scaler) for event in events))
+        happened = (event for event in events if event.kind not in (Kind.BRANCH, Kind.ROUND))
+        key = (complete, *((event.kind, event.node, event.optimizer, event.scaler) for event in happened))
         if events and key not in self._seen:
             self._seen.add(key)
             self.paths.append(Path(events, complete))
