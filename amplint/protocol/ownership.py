@@ -48,12 +48,21 @@ def optimizer_clips(project: Project, optimizer: Symbol) -> bool:
         sides = [part for part in optimizer.parts if isinstance(part, Symbol) and not part.is_none]
         return any(optimizer_clips(project, side) for side in sides)
     call, module = optimizer.source, optimizer.module
-    if optimizer.kind not in ("new", "made") or not isinstance(call, ast.Call) or module is None:
+    if call is None or module is None:
         return False
+    if optimizer.kind in ("new", "made") and isinstance(call, ast.Call):
+        return _constructor_clips(project, module, call)
+    made = (found for found in project.sources(module, call) if isinstance(found[1], ast.Call))
+    return any(_constructor_clips(project, found_in, source) for found_in, source in made)
+
+
+def _constructor_clips(project: Project, module: Module, call: ast.expr) -> bool:
+    """Whether what a call makes is an optimizer that clips: by its class, its arguments, or who builds it."""
+    assert isinstance(call, ast.Call)
     name = last_name(call.func)
     if name in OPTIMIZERS_THAT_CLIP or is_clip_name(name) or "clip" in name.lower():
         return True
-    if any(part in CLIPPING_ARGUMENTS for part in optimizer.parts if isinstance(part, str)):
+    if any(keyword.arg in CLIPPING_ARGUMENTS for keyword in call.keywords):
         return True
     classes = project.classes_of(module, call.func)
     return any(_step_clips(project, cls) for cls in classes) or _factory_clips(project, module, call)
