@@ -182,9 +182,11 @@ class HalfUnsupportedOp(Rule):
                 a = torch.fft.rfft(h.float(), dim=1)
                 b = torch.fft.rfft(h, n=256, dim=1)
                 c = torch.fft.fft(h.softmax(1), dim=1)
+                size = 2 ** (h.size(1) - 1).bit_length()
+                e = torch.fft.rfft(nn.functional.pad(h.mT, (0, size - h.size(1))) * 2)
                 with torch.autocast("cuda", enabled=False):
                     d = torch.linalg.inv(h.float() @ h.float().mT)
-                return a, b, c, d
+                return a, b, c, d, e
 
         def predict(net: Periods, series):
             with torch.no_grad(), torch.autocast("cuda", dtype=torch.float16):
@@ -263,11 +265,23 @@ def _tensors(seen: Value) -> list[str]:
 
 
 def _is_power_of_two(seen: Value) -> bool:
-    """Whether an FFT has a size that cuFFT takes in float16; that of an STFT is a power of two unless it is known."""
+    """Whether an FFT has a size that cuFFT takes in float16; that of an STFT, or after padding, is taken for one."""
     sizes = [seen.number(name) for name in _LENGTHS if name in seen.arguments]
     if seen.op in ("stft", "istft") and (not sizes or None in sizes):
         return True
+    if seen.operation and seen.operation.kind is Kind.FFT and any(map(_is_padded, seen.operand("input"))):
+        return True
     return any(size is not None and size > 0 and int(size) & (int(size) - 1) == 0 for size in sizes)
+
+
+def _is_padded(value: Value, depth: int = 6) -> bool:
+    """Whether a tensor is padded, maybe in one branch: before an FFT that is to a power of two."""
+    if value.op == "pad":
+        return True
+    operation = value.operation if value.is_tensor_op else None
+    if depth == 0 or operation is None or operation.kind not in (Kind.SHAPE, Kind.CAST, Kind.ARITHMETIC):
+        return False
+    return any(_is_padded(inner, depth - 1) for inner in value.operand(operation.parameters[0]))
 
 
 def _message(value: Value) -> str:
