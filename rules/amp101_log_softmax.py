@@ -13,7 +13,7 @@ from amplint.context import Context
 from amplint.logarithms import Activation, Factor, Loss
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
-from amplint.values import Certainty, Value
+from amplint.values import Value
 
 _LOGS = ("log", "log2", "log10")
 _BASES = {"log2": "2", "log10": "10"}
@@ -274,7 +274,7 @@ class LogSoftmax(Rule):
             if not (activations and all(map(_is_softmax, activations))):
                 continue
             fix = _fix(context, log, activations[0]) if len(activations) == 1 else None
-            yield self.finding(context, log.node, _message(context, activations[0]), fix=fix)
+            yield self.finding(context, log.node, _message(activations[0]), fix=fix)
 
 
 def _is_softmax(activation: Activation) -> bool:
@@ -283,10 +283,8 @@ def _is_softmax(activation: Activation) -> bool:
     return (core.op == "softmax" or soft) and not activation.is_complement
 
 
-def _message(context: Context, activation: Activation) -> str:
-    half = context.values.half(activation.core) in (Certainty.ALWAYS, Certainty.MAY)
-    gap, dtype = ("17.34", "float16") if half else ("103.97", "float32")
-    reaches = f"the softmax is exactly 0 for a logit {gap} below the largest ({dtype})"
+def _message(activation: Activation) -> str:
+    reaches = "the softmax is exactly 0 for a logit 103.97 below the largest (17.34 in pure float16)"
     if activation.is_guarded:
         return f"{reaches}, and the guard against log(0) stops the gradient; log_softmax needs none"
     return f"{reaches}, and its log -inf; log_softmax is finite"

@@ -13,7 +13,7 @@ from amplint.edit import Precedence
 from amplint.logarithms import Activation, Factor, Loss
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
-from amplint.values import Certainty, Value
+from amplint.values import Value
 
 _LOGS = ("log", "log2", "log10", "log1p")
 
@@ -240,18 +240,14 @@ class LogSigmoid(Rule):
             if log.op == "log1p" and not all(a.is_complement for a in activations):
                 continue
             fix = _fix(context, log, activations[0]) if len(activations) == 1 else None
-            yield self.finding(context, log.node, _message(context, activations[0]), fix=fix)
+            yield self.finding(context, log.node, _message(activations[0]), fix=fix)
 
 
-def _message(context: Context, activation: Activation) -> str:
-    half = context.values.half(activation.core) in (Certainty.ALWAYS, Certainty.MAY)
-    dtype = "float16" if half else "float32"
+def _message(activation: Activation) -> str:
     if activation.is_complement:
-        limit = "above 8.32" if half else "above 16.64"
-        reaches, instead = f"1 - sigmoid(x) is exactly 0 {limit} in {dtype}", "logsigmoid(-x)"
+        reaches, instead = "1 - sigmoid(x) is exactly 0 above 8.32 in float16 (16.64 in float32)", "logsigmoid(-x)"
     else:
-        limit = "below -17.34" if half else "below -103.97"
-        reaches, instead = f"sigmoid(x) is exactly 0 {limit} in {dtype}", "logsigmoid(x)"
+        reaches, instead = "sigmoid(x) is exactly 0 below -17.34 in float16 (-88.72 in float32)", "logsigmoid(x)"
     if activation.is_guarded:
         return f"{reaches}, and the guard against log(0) stops the gradient; {instead} needs none"
     return f"{reaches}, and its log -inf; {instead} is finite"
