@@ -137,6 +137,19 @@ def facts_at(module: Module, node: ast.AST) -> Facts:
     return frozenset(facts)
 
 
+def exclude_each_other(module: Module, a: ast.AST, b: ast.AST) -> bool:
+    """Whether two places of one function cannot both run: they stand under opposite outcomes of an unchanged test."""
+    scope = module.function(a)
+    if scope is None or module.function(b) is not scope:
+        return False
+    passes = _passes(module)
+    mine, others = (
+        {f for f in facts_at(module, node) if all(passes.is_stable(scope, name) for name in _names_in(f[0]))}
+        for node in (a, b)
+    )
+    return contradict(mine, others)
+
+
 def branches_around(module: Module, node: ast.AST) -> Iterator[tuple[ast.expr, bool]]:
     """(test, outcome) of each if, while and conditional expression around `node` in its function, innermost first."""
     child: ast.AST = node

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from amplint import patterns
 from amplint.context import Context
 from amplint.edit import Precedence
+from amplint.flow import exclude_each_other
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.values import Value
 
@@ -63,7 +64,12 @@ def under(log: Value) -> tuple[Activation, ...]:
         for inner in log.engine.peel(complement, LAYERS):
             steps = tuple(Layer(step.kind, step.value.node) for step in inner.steps)
             found.append(Activation(inner.core, (*layers, *steps)))
-    return tuple(found)
+    return tuple(activation for activation in found if not _is_elsewhere(log, activation.core))
+
+
+def _is_elsewhere(log: Value, core: Value) -> bool:
+    """Whether the logarithm does not run where `core` did: under the other outcome of the same test."""
+    return core.module is log.module and exclude_each_other(log.module, log.node, core.node)
 
 
 def _complement(log: Value, core: Value) -> tuple[tuple[Value, ...], tuple[Layer, ...]]:

@@ -94,6 +94,11 @@ class LogSigmoid(Rule):
             def gate(x, keep):
                 p = x.sigmoid().clamp(min=1e-6)
                 return p[keep].float().log()  # expect
+
+            def cost(x, focal):
+                p = th.sigmoid(x) if focal else th.softmax(x, -1)
+                p = p[:, 0]
+                return p.log() if focal else p  # expect
             """,
             """
             import torch as th
@@ -105,6 +110,11 @@ class LogSigmoid(Rule):
 
             def gate(x, keep):
                 return th.nn.functional.logsigmoid(x)[keep].float()
+
+            def cost(x, focal):
+                p = th.sigmoid(x) if focal else th.softmax(x, -1)
+                p = p[:, 0]
+                return p.log() if focal else p
             """,
         ),
         Example(
@@ -204,6 +214,13 @@ class LogSigmoid(Rule):
             else:
                 p = x
             return torch.log(p).mean()
+
+        def focal(x, focal_loss):
+            p = torch.sigmoid(x) if focal_loss else x.tanh()
+            p = p[:, 0]
+            if not focal_loss:
+                return p.log()
+            return p
 
         def rebound(x, steps):
             p = torch.sigmoid(x)

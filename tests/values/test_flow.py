@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from amplint.flow import How, attribute_definitions, contradict, definitions, facts_at
+from amplint.flow import How, attribute_definitions, contradict, definitions, exclude_each_other, facts_at
 from amplint.source import Source
 from amplint.tree import Module
 
@@ -138,3 +138,19 @@ def test_names_of_outer_scopes_and_builtins() -> None:
     assert [r.how for r in found["LIMIT"]] == [How.ASSIGN, How.ASSIGN]
     assert [r.how for r in found["torch"]] == [How.IMPORT]
     assert found["len"] == ()
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("p = a(x) if flag else b(x)\nq = p[0]\nif flag:\n    c(q)", {"a": False, "b": True}),
+        ("p = a(x) if flag else b(x)\nflag = x\nif flag:\n    c(p)", {"a": False, "b": False}),
+        ("if flag:\n    a(x)\nelse:\n    b(x)\nc(x)", {"a": False, "b": False}),
+    ],
+)
+def test_places_that_cannot_both_run(body: str, expected: dict[str, bool]) -> None:
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    module = module_of(f"def f(x, flag):\n{lines}")
+    calls = {ast.unparse(call.func): call for call in module.calls}
+    found = {name: exclude_each_other(module, calls["c"], calls[name]) for name in expected}
+    assert found == expected
