@@ -12,6 +12,9 @@ from collections.abc import Iterator
 _FUNCTION = re.compile(r"def +(\w+)")
 _CLASS = re.compile(r"class +(\w+)")
 _ATTRIBUTE = re.compile(r"self\.(\w+) *(?::[^=\n]*)?=(?!=)")
+_STATEMENT = re.compile(
+    r"^[ \t]*(?:import[ \t]+([^\n#;]+)|from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]+))", re.MULTILINE
+)
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([.\w]+)", re.MULTILINE)
 
 
@@ -42,6 +45,19 @@ def defined(text: str) -> Iterator[str]:
 def imported(text: str) -> list[str]:
     """The dotted modules that the first names of import statements give: `..utils` of `from ..utils import f`."""
     return _IMPORT.findall(text)
+
+
+def imported_names(text: str) -> list[str]:
+    """The dotted names that import statements may load a file for: `a.b`, `a.b.c` of `from a.b import c`."""
+    found: dict[str, None] = {}
+    for plain, base, listed in _STATEMENT.findall(text):
+        names = [part.split(" as ")[0].strip() for part in (plain or listed).strip("()").split(",")]
+        if base:
+            found[base] = None
+            separator = "" if base.endswith(".") else "."
+            names = [f"{base}{separator}{name}" for name in names]
+        found |= dict.fromkeys(name for name in names if name and not name.endswith("*"))
+    return list(found)
 
 
 def _spellings(text: str, name: str) -> Iterator[str]:

@@ -18,8 +18,9 @@ from pygls.workspace import TextDocument
 
 from amplint import __version__
 from amplint.config import ConfigError, Settings, load
-from amplint.discovery import project_root, surroundings
+from amplint.discovery import surroundings
 from amplint.fix import fix_source
+from amplint.linked import linked
 from amplint.pages import page
 from amplint.pipeline import Checked, Linter, Plan
 from amplint.registry import find
@@ -53,7 +54,7 @@ class AmplintServer(LanguageServer):
         super().__init__("amplint", __version__)
         self.judged: dict[str, Judged] = {}
         self.linters: dict[Path, tuple[Settings, Linter]] = {}
-        """One for each project, which keeps what it has read."""
+        """One for each open file, which keeps what it has read of the files that are linked with it."""
         self.pending: dict[str, asyncio.TimerHandle] = {}
 
     # -- judging -----------------------------------------------------------------------------------------------
@@ -69,16 +70,21 @@ class AmplintServer(LanguageServer):
     def linter(self, path: Path) -> tuple[Linter, Settings]:
         """A linter for one file, that reads open documents from the editor. Raises ConfigError."""
         settings = load([path])
-        root = project_root(path.parent) or path.parent
-        known, linter = self.linters.get(root, (None, None))
+        known, linter = self.linters.get(path, (None, None))
         if linter is None or known != settings:
-            plan = Plan(settings.codes, settings.options, settings.ignored_in)
-            linter = Linter(lambda: surroundings([path], [path], settings.excludes), plan)
-            self.linters[root] = settings, linter
+            linter = self._new_linter(path, settings)
+            self.linters[path] = settings, linter
         for document in self.workspace.text_documents.values():
             if name := _path(document):
                 linter.replace(name, document.source.encode())
         return linter, settings
+
+    def _new_linter(self, path: Path, settings: Settings) -> Linter:
+        def project() -> list[Path]:
+            return linked([path], surroundings([path], [path], settings.excludes), linter.text)
+
+        linter = Linter(project, Plan(settings.codes, settings.options, settings.ignored_in))
+        return linter
 
     def _check(self, document: TextDocument) -> Checked:
         path = _path(document)

@@ -114,6 +114,7 @@ def settings_of(paths: Iterable[Path], options: dict[str, Any]) -> Settings:
 def prepare(paths: tuple[Path, ...], options: dict[str, Any]) -> Run:
     """Settings, files and linter for the given paths (default: the current folder), `-` being standard input."""
     from amplint.discovery import MissingPathError, discover, surroundings
+    from amplint.linked import FEW, linked
     from amplint.pipeline import Linter, Plan
 
     paths = paths or (Path(),)
@@ -144,7 +145,12 @@ def prepare(paths: tuple[Path, ...], options: dict[str, Any]) -> Run:
         complain("No Python files or notebooks to check.")
     gc.set_threshold(100_000, 50, 1_000)  # trees and memories live long: looking through them often frees nothing
     plan = Plan(settings.codes, settings.options, settings.ignored_in)
-    linter = Linter(lambda: surroundings(around, files, settings.excludes), plan, contents)
+
+    def project() -> list[Path]:
+        found = surroundings(around, files, settings.excludes)
+        return linked(files, found, linter.text) if len(files) < FEW else found
+
+    linter = Linter(project, plan, contents)
     return Run(settings, files, linter, standard_input, options["jobs"])
 
 
