@@ -18,6 +18,8 @@ Ask: TypeAlias = Callable[[Module, ast.expr], Iterable[T]]
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
+_MANY_DERIVING = 24
+"""The subclasses of a class that more files derive from are those of a library: any method may be overridden."""
 _MANY_FILES = 8
 """What a function that more files call is given says nothing about a parameter of it."""
 
@@ -324,7 +326,10 @@ def _mro(project: Project, cls: Definition) -> tuple[Definition, ...]:
 def _subclasses(project: Project, cls: Definition) -> tuple[Definition, ...]:
     assert isinstance(cls.node, ast.ClassDef)
     found: list[Definition] = []
-    for path in project.files_deriving(cls.node.name):
+    paths = project.files_deriving(cls.node.name)
+    if len(paths) > _MANY_DERIVING:
+        return ()
+    for path in paths:
         module = project.module(path)
         for node in module.classes if module else ():
             derived = Definition(module, node)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ _WORDS = re.compile(
     r"|train\w*\(|trainer|fit\w*\(|epoch|_step\("
 )
 """A file without one of these neither has events nor calls what has them. Most model code is without."""
-_MAX_VISITED = 400
+_MAX_VISITED = 120
 _NO_STEPPER = re.compile(r"sched|lr_|warmup|^ema|^env|prof|^bar|pbar|timer|wandb|tracker|^lr$|scheduler", re.IGNORECASE)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
