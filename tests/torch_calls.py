@@ -20,6 +20,10 @@ class Floats:
         self.shape = shape
 
 
+class Definite(Floats):
+    """A floating-point matrix that is symmetric and positive definite."""
+
+
 class Integers(Floats):
     """An integer argument of zeros."""
 
@@ -170,6 +174,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "clamp": {"min": 0.1, "max": 0.9},
     "clamp_min": {"min": 0.1},
     "clamp_max": {"max": 0.9},
+    "cholesky": {"A": Definite(4, 4)},
     "one_hot": {"tensor": Integers(4)},
     "logspace": {"start": 0.0, "end": 1.0, "steps": 4},
     "linspace": {"start": 0.0, "end": 1.0, "steps": 4},
@@ -246,6 +251,8 @@ def build(argument: Any, dtype: torch.dtype, device: str) -> Any:
         return torch.zeros(argument.shape, dtype=torch.long, device=device)
     if isinstance(argument, Booleans):
         return torch.ones(argument.shape, dtype=torch.bool, device=device)
+    if isinstance(argument, Definite):
+        return (4 * torch.eye(*argument.shape, device=device)).to(dtype)
     return torch.rand(argument.shape, device=device).to(dtype)
 
 
@@ -270,7 +277,7 @@ def call(operation: Operation, spelling: str, dtypes: tuple[torch.dtype, ...], d
         return CALLS[spelling](lambda *shape: torch.rand(shape, device=device).to(next(order)))
     built = {}
     for name, sample in arguments(operation).items():
-        floating = type(sample) in (Floats, FloatList)
+        floating = type(sample) in (Floats, FloatList, Definite)
         built[name] = build(sample, next(order) if floating else SINGLE, device)
     if spelling.startswith("Tensor."):
         receiver = built.pop(operation.parameters[0])

@@ -76,6 +76,7 @@ GROUPS = [
 @pytest.mark.parametrize(("operation", "spellings"), GROUPS)
 @pytest.mark.filterwarnings("ignore")
 def test_same_dtypes_as_the_kernels(operation: Operation, spellings: list[str]) -> None:
+    torch.manual_seed(0)
     theirs = outcomes(spellings, operation, "cuda", lambda: FakeTensorMode(allow_non_fake_inputs=True))
     with simulated_cuda():
         ours = outcomes(spellings, operation, "cuda", contextlib.nullcontext)
