@@ -191,7 +191,8 @@ class Cache:
 def folder_of(root: Path, chosen: Path | None) -> Path | None:
     """Where the cache of a project goes; None where a link stands in its place, which could lead anywhere."""
     folder = chosen if chosen is not None else root / FOLDER
-    return None if chosen is None and folder.is_symlink() else folder / __version__
+    versioned = folder / __version__
+    return None if chosen is None and (folder.is_symlink() or versioned.is_symlink()) else versioned
 
 
 def key_of(*settings: object) -> str:

@@ -148,6 +148,8 @@ def _parse(path: Path, data: bytes) -> dict[str, Any]:
         return tomllib.loads(data.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deep") from None
 
 
 def _convert(path: Path, key: str, value: Any) -> Any:

@@ -7,6 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import ast
+
     from amplint.project import Project
     from amplint.protocol import Protocol
     from amplint.source import Source
@@ -43,6 +45,10 @@ class Analyses:
 
         return Protocol(self.project, self.options)
 
+    def limits(self, module: Module) -> tuple[tuple[ast.AST, str], ...]:
+        """The functions of a file that the analyses gave up on when a rule asked for them, each with the reason."""
+        return self.protocol.limits(module) if "protocol" in vars(self) else ()
+
 
 class Context:
     """One file under judgement."""
@@ -64,3 +70,7 @@ class Context:
     @property
     def protocol(self) -> Protocol:
         return self._analyses.protocol
+
+    @property
+    def limits(self) -> tuple[tuple[ast.AST, str], ...]:
+        return self._analyses.limits(self.module)

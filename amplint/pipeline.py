@@ -28,6 +28,7 @@ from amplint.suppress import suppress
 from amplint.triggers import Triggers
 
 START = Position(1, 1)
+_SCALING = ("backward", "unscale_", "clip_grad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +231,7 @@ class Linter:
                         failures.append(_traceback(path, rule.code))
                         findings.append(_incomplete(path, f"{rule.code} {rule.name} failed: {_describe(error)}"))
                     done.append(rule)
+                findings += _given_up(context)
         except OutOfTimeError:
             missing = ", ".join(rule.code for rule in rules if rule not in done)
             findings.append(_incomplete(path, f"stopped after {self.plan.seconds:g} s, without {missing}"))
@@ -271,6 +273,16 @@ def read_source(path: Path, data: bytes) -> Source:
 
         return Notebook.from_bytes(path, data)
     return Source.from_bytes(path, data)
+
+
+def _given_up(context: Context) -> Iterator[Finding]:
+    """What is said of functions that an analysis hit a bound in."""
+    source, module = context.source, context.module
+    for node, reason in context.limits:
+        if hasattr(node, "lineno") and not any(word in source.segment(node) for word in _SCALING):
+            continue  # it was looked into for a name alone: another kind of scaler
+        at = source.position(source.span(node)[0]) if hasattr(node, "lineno") else START
+        yield _incomplete(source.path, f"gradient scaling in {module.qualname(node)} was not followed: {reason}", at)
 
 
 def _incomplete(path: Path, message: str, at: Position = START) -> Finding:

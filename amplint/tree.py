@@ -156,8 +156,13 @@ class Module:
 
     def _names(self, expression: ast.AST, depth: int) -> Iterator[str]:
         if isinstance(expression, ast.Attribute):
-            for base in self._names(expression.value, depth):
-                yield f"{base}.{expression.attr}"
+            attributes = []
+            while isinstance(expression, ast.Attribute):  # no recursion: a chain can be thousands long
+                attributes.append(expression.attr)
+                expression = expression.value
+            dotted = ".".join(reversed(attributes))
+            for base in self._names(expression, depth):
+                yield f"{base}.{dotted}"
             return
         if not isinstance(expression, ast.Name) or depth == 0:
             return
