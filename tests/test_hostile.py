@@ -40,8 +40,9 @@ def judged(tmp_path: Path, text: str) -> list[tuple[str, str]]:
         ("".join(f"{' ' * n}if c{n}:\n" for n in range(90)) + f"{' ' * 90}y = {LOSS}\n", "AMP104"),
         (f"def f(x):\n    return {LOSS}\n" + "y = 1\n" * 100_000, "AMP104"),
         (f"s = '{'exp log ' * 1_250_000}'\ny = {LOSS}\n", "AMP104"),
+        ("def f(x):\n" + f"    {LOSS}\n" * 1000, "AMP104"),
     ],
-    ids=["parentheses", "parentheses-500", "attributes", "functions", "ifs", "lines", "line"],
+    ids=["parentheses", "parentheses-500", "attributes", "functions", "ifs", "lines", "line", "findings"],
 )
 def test_deep_and_long_programs(tmp_path: Path, text: str, expected: str) -> None:
     assert {code for code, _ in judged(tmp_path, HEAD + text)} == {expected}

@@ -87,6 +87,8 @@ def _dead_assignments(
 ) -> Iterator[ast.stmt]:
     """The assignments to `name` that reach no reader that stays."""
     bindings = module.bindings(function, name)
+    if not any(_is_plain_assignment(module.parents[binding], binding) for binding in bindings):
+        return  # before the function is walked: most names are parameters
     if _is_reflected(function) or any(isinstance(module.parents[b], ast.AugAssign) for b in bindings):
         return
     readers = [node for node in _uses(module, function, name) if id(node) not in gone]
