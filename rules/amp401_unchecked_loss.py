@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from amplint import losses, scaling
+from amplint import frameworks, losses, scaling
 from amplint.context import Context
 from amplint.edit import add_import, insert_before
 from amplint.protocol import Event, Kind, Path
@@ -238,7 +238,8 @@ def _scaled_backwards(context: Context) -> dict[ast.AST, list[Path]]:
     """The scaled backward passes in the judged file, each with the paths that pass it."""
     found: dict[ast.AST, list[Path]] = {}
     for path, event in scaling.events_of(context, Kind.BACKWARD):
-        if event.scaled and event.module is context.module:
+        is_own = not event.framework or frameworks.is_float16(context, event)
+        if event.scaled and event.module is context.module and is_own:
             paths = found.setdefault(event.node, [])
             if path not in paths:
                 paths.append(path)
