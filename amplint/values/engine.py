@@ -218,9 +218,9 @@ class Values:
     def remember(self, key: Hashable, answer: Callable[[], T], bottom: Callable[[], T]) -> T:
         return self._memo.remember(key, answer, bottom)
 
-    def renew(self) -> None:
-        """Give the question being answered, which is many in one, its full measure of work again."""
-        self._memo.renew()
+    def renew(self) -> bool:
+        """Give the question being answered, which is many in one, its measure of work again; False if it had enough."""
+        return self._memo.renew()
 
     def returned(self, frame: Frame) -> Alternatives:
         """What a function returns in a frame; () for a generator, or nothing."""

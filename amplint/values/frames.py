@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MAX_FRAMES = 4000
 _MAX_PER_FUNCTION = 8
-_MAX_RETURNING = 400
+_MAX_RETURNING = 150
 """So many functions are asked whether they return float16."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
@@ -70,6 +70,8 @@ class Frames:
         ]
         yield from found
         for module, function in found[:_MAX_RETURNING]:
+            if not self.engine.renew():
+                return
             if isinstance(function, _FUNCTIONS) and self._returns_half(module, function):
                 for site in self.engine.project.callers(Definition(module, function)):
                     yield site.module, self.engine.base(site.module, site.call).function or site.module.tree
@@ -89,7 +91,8 @@ class Frames:
         seen = set(queue)
         while queue and len(seen) < _MAX_FRAMES:
             frame = queue.pop(0)
-            self.engine.renew()
+            if not self.engine.renew():
+                break
             for child in self._called(frame):
                 if child not in seen and self._is_half(child) and _note(found, child):
                     seen.add(child)

@@ -17,6 +17,9 @@ _MAX_DEPTH = 240
 _MAX_WORK = 6_000
 """How many questions one outermost question may open."""
 
+_MAX_RENEWED = 60_000
+"""How many questions may be opened in all by one that is many in one. Some three seconds."""
+
 _NOTHING = sys.maxsize
 
 
@@ -35,7 +38,7 @@ class Memo:
         self._provisional: dict[Hashable, int] = {}
         self._resting_on: defaultdict[int, list[Hashable]] = defaultdict(list)
         self._rests_on = _NOTHING
-        self._work = 0
+        self._work = self._spent = 0
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 16 * _MAX_DEPTH))
 
     def remember(self, key: Hashable, answer: Callable[[], T], bottom: Callable[[], T]) -> T:
@@ -46,7 +49,7 @@ class Memo:
             return known[0]  # type: ignore[no-any-return]
         depth = len(self._open)
         if depth == 0:
-            self._work = 0
+            self._work = self._spent = 0
         self._work += 1
         if key in self._open:
             self._rests_on = min(self._rests_on, self._open[key])
@@ -55,9 +58,14 @@ class Memo:
             return bottom()
         return self._work_out(key, depth, answer)
 
-    def renew(self) -> None:
-        """The question being answered is many in one: what follows may take as much work again."""
+    def renew(self) -> bool:
+        """The question being answered is many in one: what follows may take as much work again.
+
+        False once all of it together has taken `_MAX_RENEWED`: it should come to an end.
+        """
+        self._spent += self._work
         self._work = 0
+        return self._spent < _MAX_RENEWED
 
     def _work_out(self, key: Hashable, depth: int, answer: Callable[[], T]) -> T:
         around, self._rests_on = self._rests_on, _NOTHING
