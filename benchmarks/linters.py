@@ -3,9 +3,9 @@
 Without CORPUS a synthetic one is generated (`--files`). The other tools are installed into an environment of their own
 under `--work`. Written: `docs/benchmarks.md` and `docs/benchmarks.svg`. Quote the ratios: seconds belong to a machine.
 
-Tools that read every file through LibCST are run on a sample of the files (`--sample`) and scaled by lines; the table
-says so. Each measurement is the least of `--repeat` runs; CPU and peak memory are the operating system's, children
-included.
+Tools that read every file through LibCST are run on a sample of the files (`--sample`) and scaled by lines, their
+start-up aside; the table says so. Each measurement is the least of `--repeat` runs; CPU and peak memory are the
+operating system's, children included.
 """
 
 from __future__ import annotations
@@ -194,7 +194,13 @@ def others(corpus: Path, programs: Path, sample: int, repeat: int) -> dict[str, 
         paths = [str(path) for path in few] if tool.slow else ["."]
         cost = least([measure([*tool.command, *paths], corpus) for _ in range(1 if tool.slow else repeat)])
         if tool.slow:
-            cost = Cost(cost.wall * scale, cost.cpu * scale, cost.memory, scale)
+            start = measure([*tool.command, paths[0]], corpus)
+            cost = Cost(
+                start.wall + max(cost.wall - start.wall, 0) * scale,
+                start.cpu + max(cost.cpu - start.cpu, 0) * scale,
+                cost.memory,
+                scale,
+            )
         found[tool.name] = cost
     return found
 
