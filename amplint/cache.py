@@ -24,6 +24,7 @@ from typing import Any
 
 from amplint import __version__, index
 from amplint.diagnostic import Judgement
+from amplint.own_rules import AnalysisIncomplete
 from amplint.project.files import Files
 from amplint.project.questions import Question
 from amplint.relevance import facts
@@ -260,4 +261,4 @@ def _own_stamp() -> list[tuple[str, Stamp]]:
 
 
 def _is_incomplete(judgement: Judgement) -> bool:
-    return any(diagnostic.finding.code == "AMP001" for diagnostic in judgement.diagnostics)
+    return any(diagnostic.finding.code == AnalysisIncomplete.code for diagnostic in judgement.diagnostics)

@@ -5,11 +5,10 @@ Plain data, so that it can come from another process or from a cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amplint.project.questions import Question
-from amplint.rule import Finding, Position, Severity
+from amplint.rule import Finding, Position
 from amplint.source import Source
 
 
@@ -68,11 +67,6 @@ def place(source: Source, finding: Finding) -> Diagnostic:
 def unplaced(finding: Finding) -> Diagnostic:
     """A finding in a file that has no readable text."""
     return Diagnostic(finding, finding.start, finding.end, None, "", ())
-
-
-def worst(diagnostics: Iterator[Diagnostic]) -> Severity | None:
-    """The highest severity among them."""
-    return max((diagnostic.finding.severity for diagnostic in diagnostics), default=None)
 
 
 def _place_edit(source: Source, start: int, end: int, text: str) -> PlacedEdit:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from amplint import flow
+from amplint import flow, scaling
 from amplint.edit import layout, replace, segment
 from amplint.rule import Edit
 from amplint.tree import Function, Module
@@ -93,9 +93,7 @@ def limits(module: Module, function: ast.AST, known: frozenset[str]) -> Iterator
 
 def is_check(call: ast.Call) -> bool:
     """Whether a call is a test of finiteness by name: `torch.isfinite(x)`, `x.isnan()`, `np.isinf(x)`."""
-    func = call.func
-    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-    return name in CHECKS
+    return scaling.called(call) in CHECKS
 
 
 # -- naming the step -------------------------------------------------------------------------------------------------

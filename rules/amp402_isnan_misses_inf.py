@@ -269,9 +269,7 @@ def _is_unequal_to_itself(node: ast.Compare) -> bool:
 
 
 def _is_named(call: ast.Call, wanted: frozenset[str] | set[str]) -> bool:
-    func = call.func
-    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-    return name in wanted
+    return scaling.called(call) in wanted
 
 
 def _subject(test: ast.expr) -> ast.expr | None:

@@ -24,9 +24,8 @@ class BackwardUnderAutocast(Rule):
     Reports `.backward()` in the body of an enabled `with autocast(...)`, or in a function that is decorated with it.
 
     ## Why
-    Each backward operation runs in the dtype of its forward one, autocast or not, so the block does nothing for it;
-    but gradient hooks, double backward, checkpointed and compiled backward passes are then recorded under autocast a
-    second time. The AMP guide advises against it, and torch.compile warns of wrong results.
+    Each backward operation runs in the dtype of its forward one, autocast or not, so the block does nothing for it.
+    The AMP guide advises against it.
 
     ## Example
     ```python

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
+from amplint import scaling
 from amplint.context import Context
 from amplint.edit import argument
 from amplint.rule import Example, Finding, Rule, Severity
@@ -136,9 +137,8 @@ def _is_conditional(module: Module, call: ast.Call) -> bool:
 
 def _trains_in_mixed_precision(module: Module) -> bool:
     for call in module.calls:
-        func = call.func
-        name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-        is_amp = name != "initialize" or any(dotted.startswith("apex.amp") for dotted in module.names(func))
+        name = scaling.called(call)
+        is_amp = name != "initialize" or any(dotted.startswith("apex.amp") for dotted in module.names(call.func))
         if name in _MIXED_PRECISION and is_amp:
             return True
     return False

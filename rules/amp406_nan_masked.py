@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from amplint import losses
+from amplint import losses, scaling
 from amplint.context import Context
 from amplint.rule import Example, Finding, Rule, Severity
 from amplint.tree import Module
@@ -143,7 +143,7 @@ class NanMasked(Rule):
 
 def _masks(module: Module, call: ast.Call) -> bool:
     """Whether a call replaces what is not finite in its operand."""
-    name = _name(call)
+    name = scaling.called(call)
     if any(dotted.split(".")[0] in _NUMPY for dotted in module.names(call.func)):
         return False
     if name in ("nan_to_num", "nan_to_num_"):
@@ -166,7 +166,7 @@ def _is_loss(module: Module, call: ast.Call, parts: set[ast.expr]) -> bool:
 
 def _operand(module: Module, call: ast.Call) -> ast.expr | None:
     func = call.func
-    if _name(call) == "where":
+    if scaling.called(call) == "where":
         return next((argument for argument in call.args[1:] if losses.is_called_loss(argument)), None)
     if isinstance(func, ast.Attribute) and not module.names(func):
         return func.value
@@ -182,8 +182,3 @@ def _tests_loss(call: ast.Call, parts: set[ast.expr]) -> bool:
         return False
     written = {ast.unparse(part) for part in parts if isinstance(part, ast.Name | ast.Attribute)}
     return losses.is_called_loss(tested) or ast.unparse(tested) in written
-
-
-def _name(call: ast.Call) -> str:
-    func = call.func
-    return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
