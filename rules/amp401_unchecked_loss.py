@@ -58,6 +58,32 @@ class UncheckedLoss(Rule):
             """
             import torch
 
+            def train(model, loader, opt, scaler: torch.amp.GradScaler):
+                for step, x in enumerate(loader):
+                    assert torch.isfinite(x).all()
+                    loss = model(x)
+                    scaler.scale(loss).backward()  # expect
+                    scaler.step(opt)
+                    scaler.update()
+            """,
+            """
+            import torch
+
+            def train(model, loader, opt, scaler: torch.amp.GradScaler):
+                for step, x in enumerate(loader):
+                    assert torch.isfinite(x).all()
+                    loss = model(x)
+                    if not torch.isfinite(loss):
+                        raise FloatingPointError(f"step {step}: loss is {loss.item()}")
+                    scaler.scale(loss).backward()
+                    scaler.step(opt)
+                    scaler.update()
+            """,
+        ),
+        Example(
+            """
+            import torch
+
             def train(model, loader, opt):
                 scaler = torch.amp.GradScaler("cuda")
                 for step, (x, y) in enumerate(loader):
@@ -157,6 +183,20 @@ class UncheckedLoss(Rule):
     )
     VALID: ClassVar = (
         """
+        import torch
+
+        def train(model, loader, opt, scaler: torch.amp.GradScaler):
+            for x in loader:
+                assert torch.isfinite(x).all()
+                loss = model(x)
+                scaler.scale(loss).backward()
+                total = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                if not torch.isfinite(total):
+                    break
+                scaler.step(opt)
+                scaler.update()
+        """,
+        """
         import math
         import torch
 
@@ -222,12 +262,12 @@ class UncheckedLoss(Rule):
 
     def check(self, context: Context) -> Iterator[Finding]:
         for backward, paths in _scaled_backwards(context).items():
-            if any(_is_tested(path) for path in paths):
-                continue
             event = next(e for e in paths[0].events if e.node is backward)
             if event.subject is None:
                 continue
             loss = losses.unscaled(context.module, event.subject)
+            if any(_is_tested(path, event, loss) for path in paths):
+                continue
             if _is_limited(context.module, event, loss, paths):
                 continue
             message = "nothing tests this loss: a NaN makes the scaler skip every step in silence"
@@ -246,8 +286,23 @@ def _scaled_backwards(context: Context) -> dict[ast.AST, list[Path]]:
     return found
 
 
-def _is_tested(path: Path) -> bool:
-    return any(event.kind is Kind.CHECK for event in path.events)
+def _is_tested(path: Path, backward: Event, loss: ast.expr) -> bool:
+    """Whether the path passes a finiteness test: in a helper, or here of the loss or of gradients, not of the batch."""
+    module = backward.module
+    here = losses.function_or_module(module, backward.node)
+    norms = [name for event in path.events if event.kind is Kind.CLIP for name in _result(event)]
+    known = losses.followed(module, here, {*losses.names(module, loss), *norms})
+    for event in path.events:
+        if event.kind is Kind.CHECK:
+            is_here = event.module is module and losses.function_or_module(module, event.node) is here
+            if not is_here or losses.mentions(event.node, known) or _speaks_of_gradients(event.node):
+                return True
+    return False
+
+
+def _speaks_of_gradients(node: ast.AST) -> bool:
+    text = ast.unparse(node).lower()
+    return any(word in text for word in ("grad", "norm", "loss"))
 
 
 def _is_limited(module: Module, backward: Event, loss: ast.expr, paths: list[Path]) -> bool:
