@@ -25,7 +25,7 @@ from typing import Any
 from amplint import __version__, index
 from amplint.diagnostic import Judgement
 from amplint.own_rules import AnalysisIncomplete
-from amplint.project.files import Files
+from amplint.project.files import Files, is_among
 from amplint.project.questions import Question
 from amplint.relevance import facts
 from amplint.stored import decode, encode
@@ -110,21 +110,22 @@ class Cache:
         self, state: _State, changed: set[str], moved: set[str], texts: dict[str, str]
     ) -> Callable[[Question], bool]:
         """Whether the answer to a question has changed. It is brought up to date by the way."""
-        files = Files(self._paths) if moved else None
+        files = Files(self._paths)
         fresh = {path: _facts(text) for path, text in texts.items()}
         reconnected = bool(moved) or any(state.facts.get(path) != fact for path, fact in fresh.items())
         state.facts.update(fresh)
-        defined = {path: frozenset(index.defined(text)) for path, text in texts.items()}
+        loaded = {path: files.imports(text, Path(path)) for path, text in texts.items()}
+        names = {
+            kind: {path: frozenset(read(text)) for path, text in texts.items()} for kind, read in index.NAMES.items()
+        }
 
         def holds(question: Question, path: str) -> bool:
             kind, name = question[0], question[1]
-            if kind == "files_calling":
-                return index.calls(texts[path], name)
-            if kind == "files_deriving":
-                return index.derives(texts[path], name)
-            if kind == "defines":
-                return name in defined[path]
-            return name in texts[path]
+            if kind in names:
+                return name in names[kind][path]
+            if kind == "files_importing":
+                return is_among(Path(name), loaded[path])
+            return name in (index.code(texts[path]) if kind == "files_using" else texts[path])
 
         def is_stale(question: Question) -> bool:
             kind = question[0]
@@ -134,8 +135,7 @@ class Cache:
                 return reconnected
             old = state.answers[question]
             if kind == "files_of":
-                found = files.imported(question[1], Path(question[2])) if files else None
-                new = old if found is None else tuple(map(str, found))
+                new = tuple(map(str, files.imported(question[1], Path(question[2])))) if moved else old
             else:
                 kept = [path for path in old if path not in changed]
                 new = tuple(sorted([*kept, *(path for path in texts if holds(question, path))]))

@@ -1,14 +1,21 @@
 """What a file's text tells without a parse: whether it calls, derives from or defines something of a given name.
 
 It over-approximates (a comment or a string counts), so it answers only "which files are worth parsing"; the tree of
-those files then decides. Plain searches for the name, for they are many times faster than patterns.
+those files then decides.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+_WORD = re.compile(r"\w+")
+_CALL = re.compile(r"\b\w+(?=\()")
+_ONLY_WORDS = {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) in "_(")}
+_QUOTES = '"' * 3
+_LONGEST_NAME = 80
+_LONGEST_HEAD = 1000
+"""Characters of a class's name and bases that are read."""
 _FUNCTION = re.compile(r"def +(\w+)")
 _CLASS = re.compile(r"class +(\w+)")
 _ATTRIBUTE = re.compile(r"self\.(\w+) *(?::[^=\n]*)?=(?!=)")
@@ -18,22 +25,31 @@ _STATEMENT = re.compile(
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([.\w]+)", re.MULTILINE)
 
 
-def calls(text: str, name: str) -> bool:
-    """Whether something of this (undotted) name, or of a name it is imported as, seems to be called."""
-    return any(
-        text[end : end + 8].lstrip(" \t").startswith("(")
-        for spelling in _spellings(text, name)
-        for _, end in _words(text, spelling)
-    )
+def called(text: str) -> set[str]:
+    """The (undotted) names of what seems to be called, and what the called names were imported as."""
+    squeezed = text.replace(" (", "(")
+    if text.isascii():  # twice as fast as the pattern
+        parts = squeezed.translate(_ONLY_WORDS).split("(")
+        names = {part.rpartition(" ")[2] for part in parts[:-1]}
+    else:
+        names = set(_CALL.findall(squeezed))
+    return _with_originals(text, names)
 
 
-def derives(text: str, name: str) -> bool:
-    """Whether a class of this (undotted) name, or of a name it is imported as, seems to be a base."""
-    return any(
-        "class " in text[max(0, text.rfind("(", 0, start) - 120) : start]
-        for spelling in _spellings(text, name)
-        for start, _ in _words(text, spelling)
-    )
+def derived(text: str) -> set[str]:
+    """The (undotted) names of what seem to be bases of classes, and what they were imported as."""
+    found: set[str] = set()
+    for rest in text.split("class ")[1:]:
+        name, _, bases = rest[:_LONGEST_HEAD].partition("(")
+        if name.isidentifier():
+            found.update(_WORD.findall(bases.partition("):")[0]))
+    return _with_originals(text, found)
+
+
+def code(text: str) -> str:
+    """The text without its docstrings, where those can be told apart."""
+    parts = text.split(_QUOTES)
+    return "".join(parts[::2]) if len(parts) % 2 and "'''" not in text else text
 
 
 def defined(text: str) -> Iterator[str]:
@@ -60,24 +76,20 @@ def imported_names(text: str) -> list[str]:
     return list(found)
 
 
-def _spellings(text: str, name: str) -> Iterator[str]:
-    """The name, and what `import … as` makes of it."""
-    yield name
-    for _, end in _words(text, name):
-        rest = text[end : end + 80]
-        if rest.startswith(" as ") and (match := re.match(r"\w+", rest[4:].lstrip())):
-            yield match[0]
+def _with_originals(text: str, names: set[str]) -> set[str]:
+    """The names, and for those that `import … as` gave the names they stand for."""
+    before, *parts = text.split(" as ") if names else (text,)
+    for after in parts:
+        alias = _WORD.match(after)
+        if alias and alias[0] in names and (original := _WORD.findall(before[-_LONGEST_NAME:])):
+            names.add(original[-1])
+        before = after
+    return names
 
 
-def _words(text: str, name: str) -> Iterator[tuple[int, int]]:
-    """Where `name` stands as a word of its own."""
-    start = text.find(name)
-    while start >= 0:
-        end = start + len(name)
-        if not _is_word(text[start - 1 : start]) and not _is_word(text[end : end + 1]):
-            yield start, end
-        start = text.find(name, end)
-
-
-def _is_word(character: str) -> bool:
-    return character.isalnum() or character == "_"
+NAMES: dict[str, Callable[[str], Iterable[str]]] = {
+    "files_calling": called,
+    "files_deriving": derived,
+    "defines": defined,
+}
+"""How a text is read for each primitive question about a name."""

@@ -47,7 +47,8 @@ class Project:
         self._texts: dict[Path, str] = {}
         self._room = _TEXTS_KEPT
         self._imported: dict[tuple[str, Path], tuple[Path, ...]] = {}
-        self._defined: dict[str, list[Path]] | None = None
+        self._importing: dict[Path, set[Path]] | None = None
+        self._named: dict[str, dict[str, list[Path]]] = {}
         self._unreadable: set[Path] = set()
         self._modules: WeakValueDictionary[Path, Module] = WeakValueDictionary()
         self._recent: OrderedDict[Path, Module] = OrderedDict()
@@ -83,34 +84,41 @@ class Project:
     def files_calling(self, name: str) -> tuple[Path, ...]:
         """The files in which something of this (undotted) name seems to be called."""
         self._questions.note("files_calling", name)
-        key = ("calling", name)
-        return self.remember(
-            key, lambda: tuple(p for p in self._mentioning(name) if index.calls(self._text(p), name)), ()
-        )
+        return tuple(self._by_name("files_calling").get(name, ()))
 
     def files_deriving(self, name: str) -> tuple[Path, ...]:
         """The files in which a class of this (undotted) name seems to be a base."""
         self._questions.note("files_deriving", name)
-        key = ("deriving", name)
-        return self.remember(
-            key, lambda: tuple(p for p in self._mentioning(name) if index.derives(self._text(p), name)), ()
-        )
+        return tuple(self._by_name("files_deriving").get(name, ()))
 
     def files_mentioning(self, word: str) -> tuple[Path, ...]:
         """The files whose text holds `word`."""
         self._questions.note("files_mentioning", word)
         return self._questions.remember(("mentioning", word), lambda: self._mentioning(word), ())
 
+    def files_using(self, word: str) -> tuple[Path, ...]:
+        """The files whose text, docstrings apart, holds `word`."""
+        self._questions.note("files_using", word)
+        key = ("using", word)
+        return self._questions.remember(
+            key, lambda: tuple(path for path in self._mentioning(word) if word in index.code(self._text(path))), ()
+        )
+
     def defines(self, name: str) -> bool:
         """Whether a function, class or attribute of this project seems to have this (undotted) name."""
         self._questions.note("defines", name)
-        return name in self._definers()
+        return name in self._by_name("defines")
 
-    def imports(self, path: Path, imported: Path) -> bool:
-        """Whether one file seems to import another, or its package."""
-        self._questions.note("module", str(path))
-        files = self.remember(("imports", path), lambda: self._imports(path), frozenset[Path]())
-        return imported in files or imported.parent / "__init__.py" in files
+    def files_importing(self, path: Path) -> frozenset[Path]:
+        """The files that seem to import a file, or the package that it stands in."""
+        self._questions.note("files_importing", str(path))
+        if self._importing is None:
+            self._importing = {}
+            for importer in self._paths:
+                for loaded in self._files.imports(self._text(importer), importer):
+                    self._importing.setdefault(loaded, set()).add(importer)
+        known = self._importing
+        return frozenset(known.get(path, set()) | known.get(path.parent / "__init__.py", set()))
 
     def mentions(self, path: Path, word: str) -> bool:
         """Whether the text of one file holds `word`."""
@@ -128,8 +136,12 @@ class Project:
                 paths = self.files_deriving(name)
             case ("files_mentioning", word):
                 paths = self.files_mentioning(word)
+            case ("files_using", word):
+                paths = self.files_using(word)
+            case ("files_importing", path):
+                paths = sorted(self.files_importing(Path(path)))
             case ("defines", name):
-                paths = self._definers().get(name, ())
+                paths = self._by_name("defines").get(name, ())
             case _:
                 paths = ()
         return tuple(map(str, paths))
@@ -137,8 +149,8 @@ class Project:
     # -- reading -------------------------------------------------------------------------------------------------
 
     def modules_with(self, *words: str) -> Iterator[Module]:
-        """The files whose text holds one of `words`, parsed one by one."""
-        for path in sorted({path for word in words for path in self.files_mentioning(word)}):
+        """The files whose text, docstrings apart, holds one of `words`, parsed one by one."""
+        for path in sorted({path for word in words for path in self.files_using(word)}):
             if module := self.module(path):
                 yield module
 
@@ -153,7 +165,8 @@ class Project:
         self._modules.pop(path, None)
         self._recent.pop(path, None)
         self._unreadable.discard(path)
-        self._defined = None
+        self._named.clear()
+        self._importing = None
         self._questions.clear()
 
     def trim(self) -> bool:
@@ -294,18 +307,14 @@ class Project:
                 self._texts[path] = text
         return text
 
-    def _definers(self) -> dict[str, list[Path]]:
-        """The files that seem to define something, by its name."""
-        if self._defined is None:
-            self._defined = {}
+    def _by_name(self, question: str) -> dict[str, list[Path]]:
+        """The files of which a question about a name holds, by the name, for all names at once."""
+        if question not in self._named:
+            found = self._named[question] = {}
             for path in self._paths:
-                for name in dict.fromkeys(index.defined(self._text(path))):
-                    self._defined.setdefault(name, []).append(path)
-        return self._defined
-
-    def _imports(self, path: Path) -> frozenset[Path]:
-        modules = dict.fromkeys(index.imported(self._text(path)))
-        return frozenset(found for dotted in modules for found in self.files_of(dotted, path))
+                for name in dict.fromkeys(index.NAMES[question](self._text(path))):
+                    found.setdefault(name, []).append(path)
+        return self._named[question]
 
     def _mentioning(self, word: str) -> tuple[Path, ...]:
         return tuple(path for path in self._paths if word in self._text(path))

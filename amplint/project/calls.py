@@ -215,7 +215,8 @@ def _calling_files(project: Project, function: Definition) -> dict[Path, None]:
     for name in called_as(project, function):
         paths = project.files_calling(name)
         if len(paths) > _FEW_FILES:
-            paths = tuple(path for path in paths if path == here or _is_near(project, path, function))
+            importing = project.files_importing(here)
+            paths = tuple(path for path in paths if path in importing or path == here or _is_near(project, path, here))
         found |= dict.fromkeys(paths)
     return found
 
@@ -234,10 +235,9 @@ def _callers(project: Project, function: Definition) -> tuple[CallSite, ...]:
     return tuple(found.values())
 
 
-def _is_near(project: Project, path: Path, function: Definition) -> bool:
-    """Whether a file that calls something of the function's name is likely to mean it: it imports its file."""
-    here = function.module.source.path
-    return project.imports(path, here) or (path.parent == here.parent and project.mentions(path, here.stem))
+def _is_near(project: Project, path: Path, here: Path) -> bool:
+    """Whether a file that calls something of a function's name is likely to mean that of `here`, without importing it."""
+    return path.parent == here.parent and project.mentions(path, here.stem)
 
 
 def _enters(project: Project, module: Module, call: ast.Call, function: Definition) -> bool:

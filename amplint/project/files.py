@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
+
+from amplint.index import imported
 
 _NEVER_LOCAL = frozenset({"torch", "torchvision", "torchaudio", "numpy"})
 
@@ -41,6 +43,10 @@ class Files:
                 return found
         return self._anywhere(parts, here)
 
+    def imports(self, text: str, importer: Path) -> frozenset[Path]:
+        """The files that the import statements of a text seem to load."""
+        return frozenset(path for dotted in dict.fromkeys(imported(text)) for path in self.imported(dotted, importer))
+
     def _at(self, root: str, parts: list[str]) -> tuple[Path, ...]:
         base = os.path.join(root, *parts)
         for candidate in (f"{base}.py", os.path.join(base, "__init__.py")) if parts else (f"{base}/__init__.py",):
@@ -63,6 +69,11 @@ class Files:
 
     def _is_package(self, folder: str) -> bool:
         return os.path.join(folder, "__init__.py") in self.paths
+
+
+def is_among(path: Path, loaded: Collection[Path]) -> bool:
+    """Whether a file, or the package that it stands in, is among those that imports load."""
+    return path in loaded or path.parent / "__init__.py" in loaded
 
 
 def _ancestors(folder: str) -> Iterable[str]:

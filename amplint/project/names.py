@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from amplint.project import Project
 
+_MANY_STARS = 20
+"""From more star imports than this, only functions and classes are looked for."""
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -42,8 +44,13 @@ def imported(project: Project, dotted: str, importer: Path) -> tuple[Definition,
 
 def member(project: Project, module: Module, parts: tuple[str, ...]) -> tuple[Definition, ...]:
     """What `module.parts[0].parts[1]…` stands for, bound in the module itself or imported by it."""
+    key = ("member", module.tree, parts)
+    return project.remember(key, lambda: _member(project, module, parts), ())
+
+
+def _member(project: Project, module: Module, parts: tuple[str, ...]) -> tuple[Definition, ...]:
     found = _bound(project, module, module.bindings(module.tree, parts[0]), parts[0])
-    if not found:
+    if not found and (len(module.star_imports) <= _MANY_STARS or project.defines(parts[0])):
         for star in module.star_imports:
             found += imported(project, f"{star}{'' if star.endswith('.') else '.'}{parts[0]}", module.source.path)
     if len(parts) == 1:
@@ -114,24 +121,29 @@ def _submodule(package: Definition, parts: tuple[str, ...]) -> str:
 
 
 def _imported(project: Project, dotted: str, importer: Path) -> tuple[Definition, ...]:
+    """The longest part of the name that is a file, and the rest in it; but what a package binds hides its submodule."""
     if not dotted:
         return ()
     level = len(dotted) - len(dotted.lstrip("."))
     dots, parts = dotted[:level], tuple(part for part in dotted[level:].split(".") if part)
-    for cut in range(0 if level else 1, len(parts) + 1):
-        rest = parts[cut:]
-        for path in project.files_of(dots + ".".join(parts[:cut]), importer):
-            if rest and path == importer:
-                continue
-            if rest and not project.mentions(path, rest[0]):
-                continue
-            module = project.module(path)
-            if module is None:
-                continue
-            found = member(project, module, rest) if rest else (Definition(module, module.tree),)
-            if found:
-                return found
+    for module in _modules(project, f"{dots}{'.'.join(parts[:-1])}", importer, parts[-1:]):
+        if found := _bound(project, module, module.bindings(module.tree, parts[-1]), parts[-1]):
+            return found
+    for cut in range(len(parts), -1 if level else 0, -1):
+        rest, prefix = parts[cut:], f"{dots}{'.'.join(parts[:cut])}"
+        if prefix and project.files_of(prefix, importer):
+            modules = _modules(project, prefix, importer, rest)
+            return _unique(d for m in modules for d in (member(project, m, rest) if rest else (Definition(m, m.tree),)))
     return ()
+
+
+def _modules(project: Project, dotted: str, importer: Path, rest: tuple[str, ...]) -> Iterator[Module]:
+    """The files that a dotted name stands for, in which the first of `rest` may be found."""
+    for path in project.files_of(dotted, importer) if dotted else ():
+        if rest and (path == importer or not project.mentions(path, rest[0])):
+            continue
+        if module := project.module(path):
+            yield module
 
 
 def _unique(definitions: Iterable[Definition]) -> tuple[Definition, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
 from amplint import torch_ops
 from amplint.project import Definition
@@ -44,9 +45,16 @@ def call(site: Site, node: ast.Call) -> Alternatives:
         return _super(site, node)
     if isinstance(func, ast.Attribute) and not _is_dotted(site, func):
         values = _method_call(site, node, func, given)
-        return values if _is_known(values) else _by_project(site, node, given) or values
-    values = merged(v for callee in site.of(func) for v in apply(site, node, callee, given))
-    return values if _is_known(values) else _by_project(site, node, given) or values
+    else:
+        values = merged(v for callee in site.of(func) for v in apply(site, node, callee, given))
+    return values if _is_known(values) or site.opened else _by_project(site, node, given) or values
+
+
+def opened(site: Site, node: ast.Call) -> tuple[Frame, ...]:
+    """The frames that a call opens, without what it returns, which may take far more work."""
+    frames: list[Frame] = []
+    call(replace(site, opened=frames), node)
+    return tuple(dict.fromkeys(frames))
 
 
 def _method_call(site: Site, node: ast.Call, func: ast.Attribute, given: Given) -> Alternatives:
@@ -290,6 +298,9 @@ def enter(
     if site.frame.depth >= MAX_DEPTH or _is_recursive(site.frame, function.node):
         return site.unknown(node, getattr(function.node, "name", ""))
     frame = frame_for(site, node, function, given, receiver=receiver)
+    if site.opened is not None:
+        site.opened.append(frame)
+        return site.unknown(node)
     return site.engine.returned(frame) or site.unknown(node, getattr(function.node, "name", ""))
 
 
@@ -318,7 +329,7 @@ def _frame_for(site: Site, node: ast.expr, function: Definition, given: Given, r
     region = site.engine.region(site.module, node, site.frame)
     if receiver is not None and receiver.wrapped is not None:
         region = receiver.wrapped
-    frame = Frame(
+    return Frame(
         module=function.module,
         function=function.node,
         region=region,
@@ -330,8 +341,6 @@ def _frame_for(site: Site, node: ast.expr, function: Definition, given: Given, r
         depth=site.frame.depth + 1,
         hops=site.frame.hops,
     )
-    site.engine.frame_index.entered.setdefault((site.frame, node), []).append(frame)
-    return frame
 
 
 def _cast(site: Site, function: Definition, arguments: dict[str, Argument]) -> dict[str, Argument]:

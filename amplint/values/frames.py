@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from amplint.project import Definition
 from amplint.tree import Module
 from amplint.values import expressions, objects, precision, switches
+from amplint.values.calls import opened
 from amplint.values.dtype import Dtype
 from amplint.values.regions import HALF_PRECISION, OUTSIDE, as_bool, last_name, place
 from amplint.values.site import Site
@@ -28,6 +29,8 @@ _MAX_FRAMES = 4000
 _MAX_PER_FUNCTION = 8
 _MAX_RETURNING = 150
 """So many functions are asked whether they return float16."""
+_MAX_NESTED = 2
+"""Tuples within tuples that are looked into. A list may even hold itself."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 _LIGHTNING = ("pytorch_lightning", "lightning", "lightning_fabric")
@@ -38,8 +41,6 @@ class Frames:
 
     def __init__(self, engine: Values) -> None:
         self.engine = engine
-        self.entered: dict[tuple[Frame, ast.expr], list[Frame]] = {}
-        """The frames that evaluating a call in a frame has opened, kept by `calls`."""
 
     def frames(self, module: Module, node: ast.AST) -> tuple[Frame, ...]:
         """The frames, known to be in half precision or to be handed some, of the function around `node`."""
@@ -56,20 +57,25 @@ class Frames:
         return self.engine.remember("reached", lambda: self._find_reached(), frozenset)
 
     def _find_reached(self) -> frozenset[ast.AST]:
-        return frozenset({*self._frames(), *(function for _, function in self._switching())})
+        switching = (function for found in self._switching().values() for function in found.functions)
+        return frozenset({*self._frames(), *switching, *(function for _, function in self._receiving())})
 
-    def _switching(self) -> tuple[tuple[Module, ast.AST], ...]:
-        """The functions that may switch half precision on, and those that call them and get float16 back."""
-        return self.engine.remember("switching", lambda: tuple(dict.fromkeys(self._find_switching())), tuple)
+    def _switching(self) -> dict[Module, switches.Switching]:
+        """What each file does with half precision of its own making."""
+        return self.engine.remember("switching", lambda: self._find_switching(), dict)
 
-    def _find_switching(self) -> Iterator[tuple[Module, ast.AST]]:
-        found = [
-            (module, function)
-            for module in self.engine.project.modules_with(*switches.WORDS)
-            for function in switches.roots(module)
-        ]
-        yield from found
-        for module, function in found[:_MAX_RETURNING]:
+    def _find_switching(self) -> dict[Module, switches.Switching]:
+        modules = self.engine.project.modules_with(*switches.WORDS)
+        found = {module: switches.switching(module) for module in modules}
+        return {module: what for module, what in found.items() if what.functions}
+
+    def _receiving(self) -> tuple[tuple[Module, ast.AST], ...]:
+        """The functions that call one which returns float16."""
+        return self.engine.remember("receiving", lambda: tuple(dict.fromkeys(self._find_receiving())), tuple)
+
+    def _find_receiving(self) -> Iterator[tuple[Module, ast.AST]]:
+        returning = [(m, f) for m, found in self._switching().items() for f in found.returning]
+        for module, function in returning[:_MAX_RETURNING]:
             if not self.engine.renew():
                 return
             if isinstance(function, _FUNCTIONS) and self._returns_half(module, function):
@@ -77,7 +83,8 @@ class Frames:
                     yield site.module, self.engine.base(site.module, site.call).function or site.module.tree
 
     def _returns_half(self, module: Module, function: ast.AST) -> bool:
-        return any(value.may_be_half for value in self.engine.returned(self.engine.base(module, function)))
+        alone = self.engine.base(module, function, hops=0)
+        return any(value.may_be_half for value in self.engine.returned(alone))
 
     def _frames(self) -> dict[ast.AST, list[Frame]]:
         return self.engine.remember("frames", lambda: self._follow(), dict)
@@ -102,9 +109,14 @@ class Frames:
     def _called(self, frame: Frame) -> Iterator[Frame]:
         """The frames that the calls of a function open."""
         function: ast.AST = frame.function or frame.module.tree
-        for call in self._calls(frame.module).get(function, ()):
-            self.engine.of(frame.module, call, frame)
-            yield from self.entered.get((frame, call), ())
+        calls = self._calls(frame.module).get(function, ())
+        if frame.call is None and frame.region is OUTSIDE and frame.receiver is None:
+            switched = self._switching().get(frame.module)
+            calls = [call for call in calls if switched is None or call in switched.calls]
+        site = Site(self.engine, frame.module, frame)
+        for call in calls:
+            key = ("opened", frame, call)
+            yield from self.engine.remember(key, lambda c=call: opened(site, c), tuple)  # type: ignore[misc]
 
     def _calls(self, module: Module) -> dict[ast.AST, list[ast.Call]]:
         """The calls of a file that may enter the project's code, by the function they stand in."""
@@ -127,22 +139,25 @@ class Frames:
         values = (v for a in frame.arguments.values() for v in self.engine.of_argument(a))
         return any(self._holds_half(value) for value in values)
 
-    def _holds_half(self, value: Value) -> bool:
+    def _holds_half(self, value: Value, depth: int = _MAX_NESTED) -> bool:
         if value.op in ("instance", "module", "sequential", "modules"):
             return value.wrapped is not None or Dtype.FLOAT16 in precision.module_precision(value)
         if value.op in ("tuple", "comprehension"):
-            return any(self._holds_half(v) for e in value.elements[:8] for v in self.engine.of_argument(e))
+            inner = (v for e in value.elements[:8] for v in self.engine.of_argument(e)) if depth else ()
+            return any(self._holds_half(v, depth - 1) for v in inner)
         return value.may_be_half
 
     def _roots(self) -> Iterator[Frame]:
         """The frames from which half precision spreads."""
-        switching = list(self.engine.project.modules_with(*switches.WORDS))
-        for module, function in self._switching():
+        for module, found in self._switching().items():
+            for function in found.functions:
+                yield self.engine.base(module, function)
+        for module, function in self._receiving():
             yield self.engine.base(module, function)
         for _, _, value in self.engine.regions.casts():
             if isinstance(value.node, ast.Call) and Dtype.FLOAT16 in precision.module_precision(value):
                 yield from self._forwards(value)
-        for module in switching:
+        for module in self.engine.project.modules_with("Trainer", "TrainingArguments"):
             yield from self._of_trainers(module)
 
     def _forwards(self, value: Value, depth: int = 3) -> Iterator[Frame]:

@@ -84,7 +84,11 @@ def _chain(site: Site, node: ast.expr, sequential: Value, given: Given) -> Alter
         if not layers:
             values = site.unknown(node)
             continue
-        values = merged(v for each in layers for v in calls.apply(site, node, each, Given((known(values),))))
+        given = Given((known(values),))
+        if site.opened is not None:
+            for each in layers:
+                calls.apply(site, node, each, given)
+        values = merged(v for each in layers for v in calls.apply(replace(site, opened=None), node, each, given))
     return values
 
 

@@ -24,6 +24,8 @@ class Site:
     engine: Values
     module: Module
     frame: Frame
+    opened: list[Frame] | None = None
+    """Where given, calls made from here only note the frames that they open: what they return is left unknown."""
 
     def of(self, node: ast.expr) -> Alternatives:
         return self.engine.of(self.module, node, self.frame)

@@ -1,13 +1,20 @@
-"""Which functions of a file may switch half precision on: where following it begins. Read off the tree alone."""
+"""Where a file may switch half precision on, and the calls that may hand it on from there. Read off the tree alone.
+
+What is in half precision is over-approximated by names: a variable or attribute that is assigned, within a block that
+may be autocast or from an expression that speaks of float16 or of such a name, is one. What remains is a small part of
+most files, and only that is evaluated.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from amplint.tree import Module
 
-WORDS = ("autocast", "half", "float16", "fp16", "precision", "HalfTensor")
+WORDS = ("autocast", "half", "float16", "fp16", "16-mixed", "HalfTensor", "Accelerator", "Fabric")
 """A file without one of these switches nothing."""
 
 _NAMES = frozenset({"autocast", "half", "float16", "HalfTensor", "Accelerator", "Fabric"})
@@ -15,27 +22,162 @@ _STRINGS = frozenset({"fp16", "float16", "16-mixed", "torch.HalfTensor", "torch.
 _PLAIN_CONTEXTS = frozenset(
     "no_grad inference_mode enable_grad set_grad_enabled open record_function profile tqdm suppress catch_warnings "
     "set_detect_anomaly device stream no_sync accumulate join Pool ThreadPoolExecutor TemporaryDirectory "
-    "Progress".split()
+    "Progress raises warns subTest assertRaises assertRaisesRegex assertWarns patch TemporaryFile".split()
 )
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_MAX_ROUNDS = 6
+_TAKING = frozenset({"half", "to", "type", "append", "extend", "insert", "add", "update"})
+"""Methods after which their object may be, or hold, half precision."""
+_LIKELY = re.compile("cast|amp|context|ctx|scope|precision|mixed|half|fp16|policy", re.IGNORECASE)
+"""What context managers around autocast are called."""
+
+_Name = tuple[ast.AST | None, str]
+"""A variable by the function that assigns it; an attribute, of whatever object, by None."""
 
 
-def roots(module: Module) -> tuple[ast.AST, ...]:
-    """The functions (and the module) that may switch it on, or use what another method of their class switched on.
+@dataclass(frozen=True, slots=True)
+class Switching:
+    """What a file does with half precision of its own making."""
 
-    () where nothing in the file does.
-    """
-    marked = [node for node in module.parents if _is_switch(node)]
-    if not marked:
-        return ()
-    found: dict[ast.AST, None] = {module.tree: None}
-    for node in marked:
-        for function in _around(module, node):
-            found[function] = None
-    for function in module.functions:
-        if any(_is_open_context(node) for node in ast.walk(function)):
-            found[function] = None
-    return tuple(found)
+    functions: tuple[ast.AST, ...] = ()
+    """Those (or the module) that may use it."""
+    returning: tuple[ast.AST, ...] = ()
+    """Those of them that may return something in it."""
+    calls: frozenset[ast.Call] = frozenset()
+    """The calls that may hand it on: they stand in a block that may be autocast, or are given what may be in it."""
+
+
+def switching(module: Module) -> Switching:
+    """What a file does with half precision that it switches on; nothing where it does not."""
+    switches = {node for node in module.parents if _is_switch(node) and not _is_asked_or_off(module, node)}
+    return _Spread(module, switches).found() if switches else Switching()
+
+
+class _Spread:
+    """What half precision spreads to in one file."""
+
+    def __init__(self, module: Module, switches: set[ast.AST]) -> None:
+        self.module = module
+        self.switches = switches
+        self.around: set[ast.AST] = set()
+        """The blocks and functions that may be autocast, and the classes that cast themselves: `self.half()`."""
+        self.names: set[_Name] = set()
+        self.spelled: set[str] = set()
+        self._spread()
+
+    def found(self) -> Switching:
+        functions: dict[ast.AST, None] = {self.module.tree: None}
+        returning: dict[ast.AST, None] = {}
+        for node in self.module.parents:
+            if isinstance(node, ast.Return) and (self._is_within(node) or any(inner in self.switches for inner in ast.walk(node))):
+                returning[self._function(node)] = None
+            if node in self.around or self._is_tainted_itself(node):
+                functions[self._function(node)] = None
+        for function in self.module.functions:
+            if function in self.around or self.module.class_of(function) in self.around:
+                functions[function] = None
+        calls = frozenset(c for c in self.module.calls if self._is_within(c) or self._is_tainted(c))
+        return Switching(tuple(functions), tuple(returning), calls)
+
+    def _spread(self) -> None:
+        assignments = [pair for node in self.module.parents for pair in _assigned(node)]
+        calls = [c for c in self.module.calls if isinstance(c.func, ast.Attribute) and c.func.attr in _TAKING]
+        blocks = [node for node in self.module.parents if isinstance(node, ast.With | ast.AsyncWith)]
+        for _ in range(_MAX_ROUNDS):
+            known = len(self.names), len(self.around)
+            self.around.update(b for b in blocks if any(self._may_be_autocast(item.context_expr) for item in b.items))
+            self.around.update(f for f in self.module.functions if any(map(self._decorates, f.decorator_list)))
+            for targets, value in assignments:
+                if self._is_tainted(value) or self._is_within(value):
+                    self._taint(targets)
+            for call in calls:
+                assert isinstance(call.func, ast.Attribute)
+                if call.func in self.switches or any(map(self._is_tainted, (*call.args, *call.keywords))):
+                    self._taint([call.func.value])
+            if known == (len(self.names), len(self.around)):
+                return
+
+    def _taint(self, targets: Iterable[ast.AST]) -> None:
+        for target in targets:
+            match target:
+                case ast.Tuple(elts=elements) | ast.List(elts=elements):
+                    self._taint(elements)
+                case ast.Starred(value=value) | ast.Subscript(value=value):
+                    self._taint([value])
+                case ast.Attribute(attr=name):
+                    self._add(None, name)
+                case ast.Name(id=name) | ast.arg(arg=name):
+                    self._taint_variable(target, name)
+
+    def _taint_variable(self, node: ast.AST, name: str) -> None:
+        function = self.module.function(node)
+        owner = self.module.class_of(function) if function else None
+        if name == "self" and owner is not None:
+            self.around.add(owner)
+        elif found := self.module.lookup(name, node):
+            self._add(found[0], name)
+
+    def _add(self, scope: ast.AST | None, name: str) -> None:
+        self.names.add((scope, name))
+        self.spelled.add(name)
+
+    def _is_within(self, node: ast.AST) -> bool:
+        return any(ancestor in self.around for ancestor in self.module.ancestors(node))
+
+    def _is_tainted(self, expression: ast.AST) -> bool:
+        return any(map(self._is_tainted_itself, ast.walk(expression)))
+
+    def _is_tainted_itself(self, node: ast.AST) -> bool:
+        if isinstance(node, ast.Attribute) and node.attr in self.spelled:
+            return (None, node.attr) in self.names or node in self.switches
+        if isinstance(node, ast.Name) and node.id in self.spelled:
+            found = self.module.lookup(node.id, node)
+            return (found is not None and (found[0], node.id) in self.names) or node in self.switches
+        return node in self.switches
+
+    def _may_be_autocast(self, context: ast.expr) -> bool:
+        """Whether a context manager or decorator may be autocast: it speaks of it, or is a variable that may hold one,
+        or a function of this file that speaks of it."""
+        name = _last_name(context)
+        if name in _PLAIN_CONTEXTS:
+            return False
+        if _LIKELY.search(name) or self._is_tainted(context):
+            return not _is_off(context)
+        if not isinstance(context, ast.Call):
+            return True
+        found = self.module.lookup(name, context) if isinstance(context.func, ast.Name) else None
+        return any(self._is_tainted(binding) for binding in found[1] if isinstance(binding, _FUNCTIONS)) if found else False
+
+    def _decorates(self, decorator: ast.expr) -> bool:
+        return ("autocast" in _last_name(decorator) or self._is_tainted(decorator)) and not _is_off(decorator)
+
+    def _function(self, node: ast.AST) -> ast.AST:
+        """The function that runs a node; for what decorates a function, that function."""
+        return self.module.function(node) or self.module.tree
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[list[ast.AST], ast.expr]]:
+    """The targets that a node assigns, with what."""
+    match node:
+        case ast.Assign(targets=targets, value=value):
+            yield list(targets), value
+        case ast.AnnAssign(target=target, value=ast.expr() as value) | ast.AugAssign(target=target, value=value):
+            yield [target], value
+        case ast.NamedExpr(target=target, value=value):
+            yield [target], value
+        case ast.For(target=target, iter=value) | ast.AsyncFor(target=target, iter=value):
+            yield [target], value
+        case ast.comprehension(target=target, iter=value):
+            yield [target], value
+        case ast.withitem(optional_vars=ast.expr() as target, context_expr=value):
+            yield [target], value
+        case ast.arguments():
+            positional = [*node.posonlyargs, *node.args]
+            for parameter, default in zip(reversed(positional), reversed(node.defaults), strict=False):
+                yield [parameter], default
+            for parameter, value in zip(node.kwonlyargs, node.kw_defaults, strict=True):
+                if value is not None:
+                    yield [parameter], value
 
 
 def _is_switch(node: ast.AST) -> bool:
@@ -46,20 +188,23 @@ def _is_switch(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in _STRINGS
 
 
-def _around(module: Module, node: ast.AST) -> Iterator[ast.AST]:
-    """The functions around a switch or decorated by it, and the methods of the class that it stands in."""
+def _is_asked_or_off(module: Module, node: ast.AST) -> bool:
+    """Whether something is compared with what would switch it on, or it is switched off: `autocast(enabled=False)`."""
+    call = module.parent(node)
+    if isinstance(call, ast.Call) and call.func is node and _is_off(call):
+        return True
     for ancestor in module.ancestors(node):
-        if isinstance(ancestor, _FUNCTIONS):
-            yield ancestor
-        elif isinstance(ancestor, ast.ClassDef):
-            yield from (item for item in ancestor.body if isinstance(item, _FUNCTIONS))
+        if isinstance(ancestor, ast.Compare):
+            return True
+        if not isinstance(ancestor, ast.Tuple | ast.List | ast.Set | ast.Attribute):
+            return False
+    return False
 
 
-def _is_open_context(node: ast.AST) -> bool:
-    """Whether a `with` enters something that may hold an autocast context: a variable, a call of something."""
-    if not isinstance(node, ast.With | ast.AsyncWith):
+def _is_off(context: ast.expr) -> bool:
+    if not isinstance(context, ast.Call):
         return False
-    return any(_last_name(item.context_expr) not in _PLAIN_CONTEXTS for item in node.items)
+    return any(k.arg == "enabled" and isinstance(k.value, ast.Constant) and not k.value.value for k in context.keywords)
 
 
 def _last_name(node: ast.expr) -> str:
