@@ -16,6 +16,7 @@ _QUOTES = '"' * 3
 _LONGEST_NAME = 80
 _LONGEST_HEAD = 1000
 """Characters of a class's name and bases that are read."""
+_SWITCH = re.compile(r"autocast|\.half\b|(?<!b)float16|['\"]fp16|16-mixed|HalfTensor|\bAccelerator\b|\bFabric\b")
 _FUNCTION = re.compile(r"def +(\w+)")
 _CLASS = re.compile(r"class +(\w+)")
 _ATTRIBUTE = re.compile(r"self\.(\w+) *(?::[^=\n]*)?=(?!=)")
@@ -87,9 +88,15 @@ def _with_originals(text: str, names: set[str]) -> set[str]:
     return names
 
 
+def switched(text: str) -> set[str]:
+    """{"half"} where something seems to switch half precision on, docstrings apart."""
+    return {"half"} if _SWITCH.search(code(text)) else set()
+
+
 NAMES: dict[str, Callable[[str], Iterable[str]]] = {
     "files_calling": called,
     "files_deriving": derived,
+    "files_switching": switched,
     "defines": defined,
 }
 """How a text is read for each primitive question about a name."""

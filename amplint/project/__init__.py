@@ -96,6 +96,11 @@ class Project:
         self._questions.note("files_mentioning", word)
         return self._questions.remember(("mentioning", word), lambda: self._mentioning(word), ())
 
+    def files_switching(self) -> tuple[Path, ...]:
+        """The files that seem to switch half precision on."""
+        self._questions.note("files_switching", "half")
+        return tuple(self._by_name("files_switching").get("half", ()))
+
     def files_using(self, word: str) -> tuple[Path, ...]:
         """The files whose text, docstrings apart, holds `word`."""
         self._questions.note("files_using", word)
@@ -136,6 +141,8 @@ class Project:
                 paths = self.files_deriving(name)
             case ("files_mentioning", word):
                 paths = self.files_mentioning(word)
+            case ("files_switching", _):
+                paths = self.files_switching()
             case ("files_using", word):
                 paths = self.files_using(word)
             case ("files_importing", path):
@@ -148,11 +155,13 @@ class Project:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
+    def modules(self, paths: Iterable[Path]) -> Iterator[Module]:
+        """These files, parsed one by one; without those that cannot be."""
+        return (module for path in paths if (module := self.module(path)))
+
     def modules_with(self, *words: str) -> Iterator[Module]:
-        """The files whose text, docstrings apart, holds one of `words`, parsed one by one."""
-        for path in sorted({path for word in words for path in self.files_using(word)}):
-            if module := self.module(path):
-                yield module
+        """The files whose text, docstrings apart, holds one of `words`."""
+        return self.modules(sorted({path for word in words for path in self.files_using(word)}))
 
     def add(self, module: Module) -> None:
         """Take a file as parsed elsewhere, so that it is not parsed again."""

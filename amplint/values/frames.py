@@ -10,6 +10,7 @@ Bounds: `_MAX_FRAMES` in all, `_MAX_PER_FUNCTION` for one function, `calls.MAX_D
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -65,8 +66,8 @@ class Frames:
         return self.engine.remember("switching", lambda: self._find_switching(), dict)
 
     def _find_switching(self) -> dict[Module, switches.Switching]:
-        modules = self.engine.project.modules_with(*switches.WORDS)
-        found = {module: switches.switching(module) for module in modules}
+        project = self.engine.project
+        found = {module: switches.switching(module) for module in project.modules(project.files_switching())}
         return {module: what for module, what in found.items() if what.functions}
 
     def _receiving(self) -> tuple[tuple[Module, ast.AST], ...]:
@@ -91,26 +92,24 @@ class Frames:
 
     def _follow(self) -> dict[ast.AST, list[Frame]]:
         found: dict[ast.AST, list[Frame]] = {}
-        queue = list(self._roots())
-        for frame in queue:
-            if (frame.call is None and frame.region is not OUTSIDE) or frame.receiver is not None:
-                _note(found, frame)
+        queue = deque(frame for frame in dict.fromkeys(self._roots()) if self._is_alone(frame) or _note(found, frame))
         seen = set(queue)
-        while queue and len(seen) < _MAX_FRAMES:
-            frame = queue.pop(0)
-            if not self.engine.renew():
-                break
-            for child in self._called(frame):
+        while queue and len(seen) < _MAX_FRAMES and self.engine.renew():
+            for child in self._called(queue.popleft()):
                 if child not in seen and self._is_half(child) and _note(found, child):
                     seen.add(child)
                     queue.append(child)
         return found
 
+    def _is_alone(self, frame: Frame) -> bool:
+        """Whether nothing is in half precision in a frame but what its function makes so."""
+        return frame.call is None and frame.region is OUTSIDE and frame.receiver is None
+
     def _called(self, frame: Frame) -> Iterator[Frame]:
         """The frames that the calls of a function open."""
         function: ast.AST = frame.function or frame.module.tree
         calls = self._calls(frame.module).get(function, ())
-        if frame.call is None and frame.region is OUTSIDE and frame.receiver is None:
+        if self._is_alone(frame):
             switched = self._switching().get(frame.module)
             calls = [call for call in calls if switched is None or call in switched.calls]
         site = Site(self.engine, frame.module, frame)
@@ -148,17 +147,19 @@ class Frames:
         return value.may_be_half
 
     def _roots(self) -> Iterator[Frame]:
-        """The frames from which half precision spreads."""
-        for module, found in self._switching().items():
-            for function in found.functions:
-                yield self.engine.base(module, function)
-        for module, function in self._receiving():
-            yield self.engine.base(module, function)
-        for _, _, value in self.engine.regions.casts():
+        """The frames from which half precision spreads, those first from which it surely does."""
+        engine, switching = self.engine, self._switching()
+        for module in engine.project.modules_with("Trainer", "TrainingArguments"):
+            yield from self._of_trainers(module)
+        for module, found in switching.items():
+            yield from (engine.base(module, function) for function in found.functions if function in found.autocast)
+        for _, _, value in engine.regions.casts():
             if isinstance(value.node, ast.Call) and Dtype.FLOAT16 in precision.module_precision(value):
                 yield from self._forwards(value)
-        for module in self.engine.project.modules_with("Trainer", "TrainingArguments"):
-            yield from self._of_trainers(module)
+        for module, function in self._receiving():
+            yield engine.base(module, function)
+        for module, found in switching.items():
+            yield from (engine.base(module, function) for function in found.functions)
 
     def _forwards(self, value: Value, depth: int = 3) -> Iterator[Frame]:
         """The forward of a module, entered from unknown code."""

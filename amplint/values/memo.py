@@ -20,6 +20,9 @@ _MAX_WORK = 6_000
 _MAX_RENEWED = 60_000
 """How many questions may be opened in all by one that is many in one. Some three seconds."""
 
+_MAX_PART = 2_000
+"""How many questions each part of such a one may open."""
+
 _NOTHING = sys.maxsize
 
 
@@ -39,6 +42,7 @@ class Memo:
         self._resting_on: defaultdict[int, list[Hashable]] = defaultdict(list)
         self._rests_on = _NOTHING
         self._work = self._spent = 0
+        self._measure = _MAX_WORK
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 16 * _MAX_DEPTH))
 
     def remember(self, key: Hashable, answer: Callable[[], T], bottom: Callable[[], T]) -> T:
@@ -50,21 +54,22 @@ class Memo:
         depth = len(self._open)
         if depth == 0:
             self._work = self._spent = 0
+            self._measure = _MAX_WORK
         self._work += 1
         if key in self._open:
             self._rests_on = min(self._rests_on, self._open[key])
             return bottom()
-        if depth >= _MAX_DEPTH or self._work > _MAX_WORK:
+        if depth >= _MAX_DEPTH or self._work > self._measure:
             return bottom()
         return self._work_out(key, depth, answer)
 
     def renew(self) -> bool:
-        """The question being answered is many in one: what follows may take as much work again.
+        """The question being answered is many in one: what follows is its next part.
 
         False once all of it together has taken `_MAX_RENEWED`: it should come to an end.
         """
         self._spent += self._work
-        self._work = 0
+        self._work, self._measure = 0, _MAX_PART
         return self._spent < _MAX_RENEWED
 
     def _work_out(self, key: Hashable, depth: int, answer: Callable[[], T]) -> T:

@@ -186,7 +186,8 @@ class Regions:
 
     def casts(self) -> Iterator[tuple[Site, ast.Call, Value]]:
         """The calls that cast a module, with the module."""
-        for module in self.engine.project.modules_with("half", "float16", "fp16"):
+        project = self.engine.project
+        for module in project.modules(project.files_switching()):
             for call in module.calls:
                 func = call.func
                 if not isinstance(func, ast.Attribute) or func.attr not in ("half", "to", "float", "bfloat16", "type"):

@@ -14,9 +14,6 @@ from dataclasses import dataclass
 
 from amplint.tree import Module
 
-WORDS = ("autocast", "half", "float16", "fp16", "16-mixed", "HalfTensor", "Accelerator", "Fabric")
-"""A file without one of these switches nothing."""
-
 _NAMES = frozenset({"autocast", "half", "float16", "HalfTensor", "Accelerator", "Fabric"})
 _STRINGS = frozenset({"fp16", "float16", "16-mixed", "torch.HalfTensor", "torch.cuda.HalfTensor"})
 _PLAIN_CONTEXTS = frozenset(
@@ -45,6 +42,8 @@ class Switching:
     """Those of them that may return something in it."""
     calls: frozenset[ast.Call] = frozenset()
     """The calls that may hand it on: they stand in a block that may be autocast, or are given what may be in it."""
+    autocast: frozenset[ast.AST] = frozenset()
+    """The functions with calls in such a block: far the most of what is in half precision comes from them."""
 
 
 def switching(module: Module) -> Switching:
@@ -76,8 +75,10 @@ class _Spread:
         for function in self.module.functions:
             if function in self.around or self.module.class_of(function) in self.around:
                 functions[function] = None
-        calls = frozenset(c for c in self.module.calls if self._is_within(c) or self._is_tainted(c))
-        return Switching(tuple(functions), tuple(returning), calls)
+        within = {call for call in self.module.calls if self._is_within(call)}
+        given = {call for call in self.module.calls if self._is_tainted(call)}
+        autocast = frozenset(map(self._function, within))
+        return Switching(tuple(functions), tuple(returning), frozenset(within | given), autocast)
 
     def _spread(self) -> None:
         assignments = [pair for node in self.module.parents for pair in _assigned(node)]
