@@ -45,6 +45,12 @@ class Analyses:
 
         return Protocol(self.project, self.options)
 
+    def trim(self) -> None:
+        """Let go of what the project has forgotten."""
+        vars(self).pop("protocol", None)
+        if "values" in vars(self):
+            self.values.trim()
+
     def limits(self, module: Module) -> tuple[tuple[ast.AST, str], ...]:
         """The functions of a file that the analyses gave up on when a rule asked for them, each with the reason."""
         return self.protocol.limits(module) if "protocol" in vars(self) else ()

@@ -202,7 +202,7 @@ class Linter:
 
             self._analyses = Analyses(Project(self._files(), self._source), self.plan.options)
         elif self._analyses.project.trim():
-            self._analyses = Analyses(self._analyses.project, self.plan.options)
+            self._analyses.trim()
         return self._analyses
 
     def _judge_module(self, context: Context, rules: list[Rule]) -> Checked:

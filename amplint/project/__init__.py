@@ -26,9 +26,8 @@ __all__ = ["Asked", "CallSite", "Callee", "Definition", "Project", "Question", "
 
 T = TypeVar("T")
 
-_KEPT_TREES = 400
-"""Parsed files held; about 3 MB each for a thousand lines."""
-
+_KEPT_TREES = 4_000_000
+"""Characters of the parsed files held: some 150 MB."""
 
 _TEXTS_KEPT = 300_000_000
 """Characters of text held; the files beyond are read again for each question."""
@@ -179,8 +178,8 @@ class Project:
         self._questions.clear()
 
     def trim(self) -> bool:
-        """Forget what was parsed, if that is much. True if so: analyses made over this project must be made anew."""
-        if len(self._recent) <= _KEPT_TREES:
+        """Forget what was parsed, if that is much. True if so: analyses made over this project must be trimmed."""
+        if sum(len(module.source.text) for module in self._recent.values()) <= _KEPT_TREES:
             return False
         self._recent.clear()
         self._questions.clear()
@@ -281,13 +280,17 @@ class Project:
         return calls.callers(self, function)
 
     @contextmanager
-    def one_hop(self) -> Iterator[None]:
-        """Within the block, parameters are followed one call fewer, which keeps questions from going in circles."""
-        self.hops -= 1
+    def at_most(self, hops: int) -> Iterator[None]:
+        """Within the block, parameters are followed at most so many calls back."""
+        before, self.hops = self.hops, min(self.hops, max(hops, 0))
         try:
             yield
         finally:
-            self.hops += 1
+            self.hops = before
+
+    def one_hop(self) -> AbstractContextManager[None]:
+        """Within the block, parameters are followed one call fewer, which keeps questions from going in circles."""
+        return self.at_most(self.hops - 1)
 
     def calling_files(self, function: Definition) -> tuple[Path, ...]:
         """The files in which `function` may be called, before anything is confirmed."""

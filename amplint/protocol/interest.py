@@ -18,6 +18,8 @@ _WORDS = re.compile(
 )
 """A file without one of these neither has events nor calls what has them. Most model code is without."""
 _MAX_VISITED = 120
+_HOPS = 1
+"""How many calls back parameters are followed here: it is asked of every call of a file."""
 _NO_STEPPER = re.compile(r"sched|lr_|warmup|^ema|^env|prof|^bar|pbar|timer|wandb|tracker|^lr$|scheduler", re.IGNORECASE)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -48,7 +50,7 @@ class Interests:
             return interest
         interest = Interest()
         self._of[module] = interest, 0  # what looking the file over itself asks for
-        with self.project.recording() as recording:
+        with self.project.recording() as recording, self.project.at_most(_HOPS):
             self._look_over(module, interest)
         self._of[module] = interest, recording.asked
         return interest
@@ -64,7 +66,7 @@ class Interests:
             self.project.rest_on(self._rests_on.get(node, 0))
             return self._eventful[node]
         visited: set[ast.AST] = set()
-        with self.project.recording() as recording:
+        with self.project.recording() as recording, self.project.at_most(_HOPS):
             if not self._leads_to_event(function, visited):
                 self._eventful.update(dict.fromkeys(visited, False))
         for new in self._eventful.keys() - self._rests_on.keys():

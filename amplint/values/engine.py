@@ -257,6 +257,12 @@ class Values:
         """The tensors that a class registers as buffers or parameters, by name, with the registering function."""
         return self.remember(("buffers", cls.node), lambda: self._buffers(cls), dict)
 
+    def trim(self) -> None:
+        """Forget what was worked out, but for what is done once for the whole project."""
+        self._memo.forget(but=frames.Frames.LASTING)
+        self._bases.clear()
+        self._nodes.clear()
+
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _returned(self, frame: Frame) -> Alternatives:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 from collections import deque
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amplint.project import Definition
@@ -33,12 +34,16 @@ _MAX_RETURNING = 150
 _MAX_NESTED = 2
 """Tuples within tuples that are looked into. A list may even hold itself."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_Place = tuple[Path, int]
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 _LIGHTNING = ("pytorch_lightning", "lightning", "lightning_fabric")
 
 
 class Frames:
     """The frames of one project."""
+
+    LASTING = ("frames", "reached")
+    """What is worked out once, even if the analysis is trimmed. Frames hold on to the trees of their files."""
 
     def __init__(self, engine: Values) -> None:
         self.engine = engine
@@ -51,15 +56,15 @@ class Frames:
     def reaches(self, module: Module, node: ast.AST) -> bool:
         """Whether half precision may reach the code at `node`: a frame does, or its function switches it on itself."""
         functions: list[ast.AST] = [a for a in (node, *module.ancestors(node)) if isinstance(a, _FUNCTIONS)]
-        around = functions or [module.tree]
-        return not self._reached().isdisjoint(around)
+        return not self._reached().isdisjoint(_place(module, around) for around in functions or [module.tree])
 
-    def _reached(self) -> frozenset[ast.AST]:
+    def _reached(self) -> frozenset[_Place]:
         return self.engine.remember("reached", lambda: self._find_reached(), frozenset)
 
-    def _find_reached(self) -> frozenset[ast.AST]:
-        switching = (function for found in self._switching().values() for function in found.functions)
-        return frozenset({*self._frames(), *switching, *(function for _, function in self._receiving())})
+    def _find_reached(self) -> frozenset[_Place]:
+        entered = [(frame.module, function) for function, frames in self._frames().items() for frame in frames[:1]]
+        switching = [(module, f) for module, found in self._switching().items() for f in found.functions]
+        return frozenset(_place(*each) for each in (*entered, *switching, *self._receiving()))
 
     def _switching(self) -> dict[Module, switches.Switching]:
         """What each file does with half precision of its own making."""
@@ -251,6 +256,11 @@ class Frames:
                 definition = Definition(module, cls)  # type: ignore[arg-type]
                 if any(name.rpartition(".")[2] == base for name in project.base_names(definition)):
                     yield self.engine.unmade(definition)
+
+
+def _place(module: Module, function: ast.AST) -> _Place:
+    """A function (or module) by what stays when its file is forgotten and parsed again."""
+    return module.source.path, getattr(function, "lineno", 0)
 
 
 def _note(found: dict[ast.AST, list[Frame]], frame: Frame) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Any, TypeVar
 
 from amplint.project import Asked, Project
@@ -62,6 +62,10 @@ class Memo:
         if depth >= _MAX_DEPTH or self._work > self._measure:
             return bottom()
         return self._work_out(key, depth, answer)
+
+    def forget(self, but: Collection[Hashable]) -> None:
+        """Drop all answers but these."""
+        self._answers = {key: answer for key, answer in self._answers.items() if key in but}
 
     def renew(self) -> bool:
         """The question being answered is many in one: what follows is its next part.
