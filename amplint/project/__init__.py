@@ -26,7 +26,7 @@ __all__ = ["Asked", "CallSite", "Callee", "Definition", "Project", "Question", "
 
 T = TypeVar("T")
 
-_KEPT_TREES = 4_000_000
+_KEPT_TREES = 10_000_000
 """Characters of the parsed files held: some 150 MB."""
 
 _TEXTS_KEPT = 300_000_000

@@ -37,8 +37,9 @@ class Effects:
         if isinstance(expression, ast.Yield) and frame.on_yield is not None:
             states = self.bring_about(expression.value, states, frame) if expression.value is not None else states
             return frame.on_yield(states)
-        if expression not in self.walk.interests.of(frame.module).nodes:
-            if isinstance(expression, ast.NamedExpr) or any(isinstance(n, ast.NamedExpr) for n in ast.walk(expression)):
+        interest = self.walk.interests.of(frame.module)
+        if expression not in interest.nodes:
+            if expression in interest.naming:
                 for state in states:
                     self.walk.evaluator.symbol(expression, state, frame)
             return states

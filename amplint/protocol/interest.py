@@ -31,6 +31,8 @@ class Interest:
     nodes: set[ast.AST] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     """Variables and attributes that tests on the way, receivers and arguments of events read."""
+    naming: set[ast.AST] = field(default_factory=set)
+    """Nodes with a `:=` in them."""
 
 
 class Interests:
@@ -84,6 +86,9 @@ class Interests:
             ):
                 self._mark(module, call, interest)
         self._collect_names(module, interest)
+        for node in module.parents:
+            if isinstance(node, ast.NamedExpr):
+                interest.naming.update((node, *module.ancestors(node)))
 
     def _mark(self, module: Module, node: ast.AST, interest: Interest) -> None:
         """Mark a node and all around it, up to its function."""

@@ -110,4 +110,6 @@ _UNREMEMBERED = frozenset({Kind.BRANCH, Kind.ROUND, Kind.CHECK, Kind.READ, Kind.
 
 
 def _is_of(fact: Symbol, loop: ast.AST, elements: set[Symbol]) -> bool:
-    return any(symbol in elements or (symbol.kind == "round" and loop in symbol.parts) for symbol in fact.walk())
+    if loop in fact.loops:
+        return True
+    return bool(elements) and None in fact.loops and any(symbol in elements for symbol in fact.walk())

@@ -16,9 +16,9 @@ from amplint.tree import Module
 Part: TypeAlias = "Symbol | ast.AST | str | int | float | bool | bytes | complex | None"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Symbol:
-    """A term. `parts` are symbols, constants, and nodes that give an identity.
+    """A term; never changed. `parts` are symbols, constants, and nodes that give an identity.
 
     kind        parts                      stands for
     constant    value                      a literal
@@ -40,9 +40,31 @@ class Symbol:
 
     kind: str
     parts: tuple[Part, ...] = ()
-    source: ast.expr | None = field(default=None, compare=False, repr=False)
+    source: ast.expr | None = field(default=None, repr=False)
     """The expression that the symbol was made for, in `module`."""
-    module: Module | None = field(default=None, compare=False, repr=False)
+    module: Module | None = field(default=None, repr=False)
+    _hash: int = field(default=0, init=False, repr=False)
+    _loops: frozenset[Part] | None = field(default=None, init=False, repr=False)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Symbol) or hash(self) != hash(other):
+            return False
+        return self.kind == other.kind and self.parts == other.parts
+
+    def __hash__(self) -> int:
+        if not self._hash:
+            self._hash = hash((self.kind, self.parts))
+        return self._hash
+
+    @property
+    def loops(self) -> frozenset[Part]:
+        """The loops in whose rounds the value may differ; None among them where it is an element of one's iterable."""
+        if self._loops is None:
+            own = _ELEMENT if self.kind == "element" else frozenset(self.parts) if self.kind == "round" else _NOTHING
+            self._loops = own.union(*(part.loops for part in self.parts if isinstance(part, Symbol)))
+        return self._loops
 
     def walk(self) -> Iterator[Symbol]:
         """This symbol and all within it."""
@@ -56,6 +78,9 @@ class Symbol:
     def is_none(self) -> bool:
         return self.kind == "constant" and self.parts[0] is None
 
+
+_NOTHING: frozenset[Part] = frozenset()
+_ELEMENT: frozenset[Part] = frozenset({None})
 
 NONE = Symbol("constant", (None,))
 TRUE = Symbol("constant", (True,))
