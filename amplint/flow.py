@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
-from weakref import WeakKeyDictionary
 
 from amplint.tree import Module
 
@@ -246,13 +245,10 @@ class _Passes:
         return not any(_runs_in(self.module, node, scope) for node in stores)
 
 
-_MEMO: WeakKeyDictionary[Module, _Passes] = WeakKeyDictionary()
-
-
 def _passes(module: Module) -> _Passes:
-    found = _MEMO.get(module)
-    if found is None:
-        found = _MEMO[module] = _Passes(module)
+    found = module.kept.get(_Passes)
+    if not isinstance(found, _Passes):
+        found = module.kept[_Passes] = _Passes(module)
     return found
 
 

@@ -119,17 +119,24 @@ class Linter:
             rules = self._candidates(path, data)
         if not rules:
             return Checked(None)
-        with self._timed("tree"):
-            source = self._source(path)
-            analyses = self._linked()
-            module = analyses.project.module(path)
-        if module is None:
-            return self._explain_unparsable(path, source)
+        analyses = self._linked()
         with analyses.project.recording() as recording:
-            checked = self._judge_module(Context(module, analyses), rules)
+            checked = self._judge(path, analyses, rules)
         if self.records:
             self._asked += analyses.project.listed(recording.asked)
         return checked
+
+    def _judge(self, path: Path, analyses: Analyses, rules: list[Rule]) -> Checked:
+        """The findings of these rules. A file that only range rules could speak of is left out by where half
+        precision reaches, unparsed."""
+        if all(rule.in_half or isinstance(rule, OwnRule) for rule in rules) and not self._is_reached(path, analyses):
+            rules = [rule for rule in rules if not rule.in_half]
+        with self._timed("tree"):
+            source = self._source(path)
+            module = analyses.project.module(path) if rules else None
+        if module is None:
+            return self._explain_unparsable(path, source) if rules else Checked(source)
+        return self._judge_module(Context(module, analyses), rules)
 
     def source(self, path: Path) -> Source | None:
         """The text of a file as it stands; None if it cannot be read."""
@@ -204,6 +211,10 @@ class Linter:
         elif self._analyses.project.trim():
             self._analyses.trim()
         return self._analyses
+
+    def _is_reached(self, path: Path, analyses: Analyses) -> bool:
+        with self._timed("regions"):
+            return analyses.values.reaches(path)
 
     def _judge_module(self, context: Context, rules: list[Rule]) -> Checked:
         source, path = context.source, context.source.path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TypeAlias
 
 from amplint.source import Source
@@ -21,6 +21,15 @@ Scope: TypeAlias = (
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = (ast.Module, *_FUNCTIONS, ast.Lambda, ast.ClassDef, *_COMPREHENSIONS)
+_RECORDED = frozenset(
+    [
+        *(ast.Call, ast.Name, ast.arg, *_FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Global),
+        *(ast.ExceptHandler, ast.MatchAs, ast.MatchStar),
+    ]
+)
+_NO_NODES = frozenset(
+    "id attr ctx op ops arg module level kind conversion type_comment simple asname is_async kwd_attrs rest".split()
+)
 _ALIAS_DEPTH = 8
 
 
@@ -35,6 +44,8 @@ class Module:
         self.functions: list[Function] = []
         self.classes: list[ast.ClassDef] = []
         self.star_imports: list[str] = []
+        self.kept: dict[type, object] = {}
+        """What analyses of this file alone remember, by their class; it goes when the file goes."""
         self._bindings: dict[ast.AST, dict[str, list[ast.AST]]] = {tree: {}}
         self._import_targets: dict[tuple[ast.AST, str], str] = {}
         self._declared: dict[ast.AST, dict[str, ast.AST]] = {}
@@ -203,51 +214,46 @@ class Module:
                 yield f"{name}{dotted[len(target) :]}"
 
     def _walk(self) -> None:
-        parents, stack = self.parents, [(self.tree, self.tree)]
-        node: ast.AST
-        scope: ast.AST
+        """Go over all nodes, parents first, in the order of the text."""
+        parents = self.parents
+        stack: list[tuple[ast.AST, ast.AST]] = [(self.tree, self.tree)]
         while stack:
             node, scope = stack.pop()
-            self._record(node, scope)
-            inner = node if isinstance(node, _SCOPES) else scope
-            if isinstance(node, _SCOPES):
+            kind = type(node)
+            if kind in _RECORDED:
+                self._record(node, scope)
+            if kind in _SCOPES:
                 self._bindings.setdefault(node, {})
-            children: list[tuple[ast.AST, ast.AST]] = []
-            for field in node._fields:
-                value = getattr(node, field, None)
-                if isinstance(value, ast.AST):
-                    if value._fields or value._attributes:
-                        parents[value] = node
-                        children.append((value, scope if _evaluated_outside(node, field) else inner))
-                elif isinstance(value, list):
-                    child_scope = scope if _evaluated_outside(node, field) else inner
-                    for item in value:
-                        if isinstance(item, ast.AST) and (item._fields or item._attributes):
-                            parents[item] = node
-                            children.append((item, child_scope))
-            stack += reversed(children)  # type: ignore[arg-type]
+                found = [(child, scope if outside else node) for child, outside in _children_of_scope(node)]
+            else:
+                found = [(child, scope) for child in _children(node)]
+            for child, _ in found:
+                parents[child] = node
+            found.reverse()
+            stack += found
 
     def _record(self, node: ast.AST, scope: ast.AST) -> None:
-        if isinstance(node, ast.Call):
-            self.calls.append(node)
-        elif isinstance(node, ast.Name):
-            self._scopes[node] = scope
-            if not isinstance(node.ctx, ast.Load):
-                self._bind(self._store_scope(node, scope), node.id, node)
-        elif isinstance(node, ast.arg):
-            self._bind(scope, node.arg, node)
-        elif isinstance(node, _FUNCTIONS):
-            self.functions.append(node)
-            self._bind(scope, node.name, node)
-        elif isinstance(node, ast.ClassDef):
-            self.classes.append(node)
-            self._bind(scope, node.name, node)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            self._record_import(node, scope)
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            self._bind(scope, node.name, node)
-        elif isinstance(node, ast.Global):
-            self._declared.setdefault(scope, {}).update(dict.fromkeys(node.names, self.tree))
+        match node:
+            case ast.Call():
+                self.calls.append(node)
+            case ast.Name():
+                self._scopes[node] = scope
+                if not isinstance(node.ctx, ast.Load):
+                    self._bind(self._store_scope(node, scope), node.id, node)
+            case ast.arg():
+                self._bind(scope, node.arg, node)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self.functions.append(node)
+                self._bind(scope, node.name, node)
+            case ast.ClassDef():
+                self.classes.append(node)
+                self._bind(scope, node.name, node)
+            case ast.Import() | ast.ImportFrom():
+                self._record_import(node, scope)
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                self._bind(scope, name, node)
+            case ast.Global():
+                self._declared.setdefault(scope, {}).update(dict.fromkeys(node.names, self.tree))
 
     def _store_scope(self, node: ast.Name, scope: ast.AST) -> ast.AST:
         if name_owner := self._declared.get(scope, {}).get(node.id):
@@ -285,6 +291,33 @@ def parse(source: Source) -> Module:
 
         tree = parse_with_libcst(source.text)
     return Module(source, tree)
+
+
+def _children(node: ast.AST) -> list[ast.AST]:
+    """The nodes right below, without contexts and operators."""
+    found: list[ast.AST] = []
+    for field in _fields(type(node)):
+        value = getattr(node, field, None)
+        if isinstance(value, list):
+            found += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
+    return found
+
+
+def _children_of_scope(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
+    """The nodes right below one that opens a scope, each with whether it is evaluated in the scope around."""
+    for field in _fields(type(node)):
+        value = getattr(node, field, None)
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, ast.AST):
+                yield item, _evaluated_outside(node, field)
+
+
+@cache
+def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    """The fields of a kind of node that may hold located nodes."""
+    return () if kind is ast.Constant else tuple(field for field in kind._fields if field not in _NO_NODES)
 
 
 def _evaluated_outside(node: ast.AST, field: str) -> bool:

@@ -80,6 +80,7 @@ class EpsUnderflow(Rule):
     name = "eps-underflow"
     severity = Severity.ERROR
     summary = "an epsilon that float16 rounds to zero guards nothing"
+    in_half = True
     triggers = (
         (b"1e-",),
         (b"eps",),

@@ -87,6 +87,7 @@ class ConstantOverflow(Rule):
     name = "constant-overflow"
     severity = Severity.ERROR
     summary = "a constant beyond 65504 is written into a float16 tensor"
+    in_half = True
     triggers = ((b"fill",), (b"where",), (b"1e",), (b"finfo",), (b"000",), (b"999",))
     fixable = "safe"
     INVALID: ClassVar = (

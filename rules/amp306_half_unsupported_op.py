@@ -53,6 +53,7 @@ class HalfUnsupportedOp(Rule):
     name = "half-unsupported-op"
     severity = Severity.ERROR
     summary = "an operation that has no float16 kernel on CUDA"
+    in_half = True
     triggers = (
         (b"fft",),
         (b"stft",),

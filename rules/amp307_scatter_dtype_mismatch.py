@@ -68,6 +68,7 @@ class ScatterDtypeMismatch(Rule):
     name = "scatter-dtype-mismatch"
     severity = Severity.ERROR
     summary = "an indexed write of float16 into float32, or the reverse, raises"
+    in_half = True
     triggers = ((b"] =",), (b"]=",), (b"index_",), (b"scatter",))
     fixable = "safe"
     INVALID: ClassVar = (

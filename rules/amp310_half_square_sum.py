@@ -51,6 +51,7 @@ class HalfSquareSum(Rule):
     name = "half-square-sum"
     severity = Severity.WARNING
     summary = "squares of a float16 tensor overflow beyond 255.94"
+    in_half = True
     triggers = ((b"*",), (b"pow",), (b"square",), (b"sum",), (b"mul",))
     fixable = "safe/unsafe"
     INVALID: ClassVar = (

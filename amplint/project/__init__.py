@@ -26,8 +26,9 @@ __all__ = ["Asked", "CallSite", "Callee", "Definition", "Project", "Question", "
 
 T = TypeVar("T")
 
-_KEPT_TREES = 10_000_000
-"""Characters of the parsed files held: some 150 MB."""
+_KEPT_TREES = 12_000_000
+"""Characters of the parsed files held: some 400 MB. With fewer, large projects are parsed over and over."""
+
 
 _TEXTS_KEPT = 300_000_000
 """Characters of text held; the files beyond are read again for each question."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from amplint import flow, torch_ops
@@ -157,6 +158,10 @@ class Values:
         """
         half, base = self.frame_index.frames(module, node), self.base(module, node)
         return (*half, self.in_region(base, _ANYWHERE)) if half else (base,)
+
+    def reaches(self, path: Path) -> bool:
+        """Whether half precision may reach some code of a file."""
+        return self.frame_index.reaches_file(path)
 
     def seen(self, value: Value) -> tuple[Value, ...]:
         """The value as it is in each frame of `frames`, for a value of a base frame (others are returned alone)."""

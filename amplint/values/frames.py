@@ -42,7 +42,7 @@ _LIGHTNING = ("pytorch_lightning", "lightning", "lightning_fabric")
 class Frames:
     """The frames of one project."""
 
-    LASTING = ("frames", "reached")
+    LASTING = ("frames", "reached", "reached files")
     """What is worked out once, even if the analysis is trimmed. Frames hold on to the trees of their files."""
 
     def __init__(self, engine: Values) -> None:
@@ -57,6 +57,10 @@ class Frames:
         """Whether half precision may reach the code at `node`: a frame does, or its function switches it on itself."""
         functions: list[ast.AST] = [a for a in (node, *module.ancestors(node)) if isinstance(a, _FUNCTIONS)]
         return not self._reached().isdisjoint(_place(module, around) for around in functions or [module.tree])
+
+    def reaches_file(self, path: Path) -> bool:
+        """Whether half precision may reach some code of a file."""
+        return path in self.engine.remember("reached files", lambda: frozenset(p for p, _ in self._reached()), frozenset)
 
     def _reached(self) -> frozenset[_Place]:
         return self.engine.remember("reached", lambda: self._find_reached(), frozenset)
