@@ -59,7 +59,7 @@ def names(module: Module, loss: ast.expr) -> frozenset[str]:
     return frozenset(text for part in parts(module, loss) if (text := _dotted(part)))
 
 
-def followed(module: Module, function: ast.AST, start: Iterable[str]) -> frozenset[str]:
+def followed(function: ast.AST, start: Iterable[str]) -> frozenset[str]:
     """`start` and the names that values made from them are kept in: `value = loss.item()`, `history.append(loss)`."""
     known = set(start)
     size = -1
@@ -76,7 +76,7 @@ def mentions(node: ast.AST, known: Iterable[str]) -> bool:
     return not _reads(node).isdisjoint(known)
 
 
-def limits(module: Module, function: ast.AST, known: frozenset[str]) -> Iterator[ast.Compare]:
+def limits(function: ast.AST, known: frozenset[str]) -> Iterator[ast.Compare]:
     """The comparisons of the loss, or of what is made from it, that decide whether training goes on."""
     for node in _inside(function):
         if isinstance(node, ast.Assert):

@@ -291,7 +291,7 @@ def _is_tested(path: Path, backward: Event, loss: ast.expr) -> bool:
     module = backward.module
     here = losses.function_or_module(module, backward.node)
     norms = [name for event in path.events if event.kind is Kind.CLIP for name in _result(event)]
-    known = losses.followed(module, here, {*losses.names(module, loss), *norms})
+    known = losses.followed(here, {*losses.names(module, loss), *norms})
     for event in path.events:
         if event.kind is Kind.CHECK:
             is_here = event.module is module and losses.function_or_module(module, event.node) is here
@@ -308,16 +308,16 @@ def _speaks_of_gradients(node: ast.AST) -> bool:
 def _is_limited(module: Module, backward: Event, loss: ast.expr, paths: list[Path]) -> bool:
     """Whether a check by name, or a comparison that can stop the step, looks at the loss or at the gradient norm."""
     here = losses.function_or_module(module, backward.node)
-    known = losses.followed(module, here, losses.names(module, loss))
+    known = losses.followed(here, losses.names(module, loss))
     if any(losses.is_check(call) and losses.mentions(call, known) for call in _calls(module, here)):
         return True
-    if next(losses.limits(module, here, known), None):
+    if next(losses.limits(here, known), None):
         return True
     for path in paths:
         for event in path.events:
             if event.kind is Kind.CLIP and (norm := _result(event)):
                 around = losses.function_or_module(event.module, event.node)
-                if next(losses.limits(event.module, around, losses.followed(event.module, around, norm)), None):
+                if next(losses.limits(around, losses.followed(around, norm)), None):
                     return True
     return False
 

@@ -225,7 +225,7 @@ class IsnanMissesInf(Rule):
             return False
         around = losses.function_or_module(module, test)
         others = (c for c in module.calls if losses.function_or_module(module, c) is around and c is not test)
-        wanted = {ast.unparse(subject)} | (losses.followed(module, around, {ast.unparse(subject)}) & known)
+        wanted = {ast.unparse(subject)} | (losses.followed(around, {ast.unparse(subject)}) & known)
         return not any(_is_named(c, _OTHERS) and losses.mentions(c, wanted) for c in others)
 
 
@@ -243,7 +243,7 @@ def _losses_of(path: Path, module: Module) -> frozenset[str]:
         if event.kind is Kind.BACKWARD and event.subject is not None and event.module is module:
             around = losses.function_or_module(module, event.node)
             loss = losses.unscaled(module, event.subject)
-            known |= losses.followed(module, around, losses.names(module, loss))
+            known |= losses.followed(around, losses.names(module, loss))
     return known
 
 

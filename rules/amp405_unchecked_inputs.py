@@ -130,7 +130,7 @@ def _batch(loop: losses.Loop) -> list[str]:
 
 
 def _is_tested(module: Module, loop: ast.For) -> bool:
-    known = losses.followed(module, loop, _batch(loop))
+    known = losses.followed(loop, _batch(loop))
     calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call) and losses.is_check(node))
     return any(losses.mentions(call, known) for call in calls)
 

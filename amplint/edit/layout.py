@@ -20,7 +20,6 @@ _LAST_WORD = re.compile(r"[^\W\d]\w*\Z")
 # Comments that structure a file rather than lead a statement: cells of notebooks kept as scripts, shebang, cookie.
 _MARKER = re.compile(r"#\s*(?:%%|\+(?:\s|$)|-(?:\s|$)|In\[|region\b|endregion\b)|#!|#.*?coding[:=]")
 _STRINGS = (ast.JoinedStr, *((ast.TemplateStr,) if hasattr(ast, "TemplateStr") else ()))
-_OPENING, _CLOSING = "([{", ")]}"
 _UNIT = "    "
 
 
@@ -48,11 +47,6 @@ class Layout:
     def is_parenthesised(self, node: ast.AST) -> bool:
         """Whether the expression has parentheses of its own."""
         return self._parentheses(*self.source.span(node)) is not None
-
-    def is_bracketed(self, offset: int, within: ast.stmt) -> bool:
-        """Whether an offset in a statement stands inside brackets, where newlines do not count."""
-        before = self.mask[self.start(within) : offset]
-        return sum(before.count(c) for c in _OPENING) > sum(before.count(c) for c in _CLOSING)
 
     def next_char(self, offset: int) -> int:
         """The offset of the next character at or after `offset` that is neither blank nor comment."""
