@@ -180,8 +180,71 @@ class SqrtSumSquares(Rule):
                     return (self.mse(a, b) + 1e-6).pow(0.5)
             """,
         ),
+        Example(
+            """
+            import torch
+            import torchaudio
+
+            class Unit(torch.nn.Module):
+                def forward(self, x):
+                    return x / x.pow(2).sum(1).sqrt()  # expect
+
+            def distance(path, generated):
+                audio, rate = torchaudio.load(path)
+                return torch.sqrt(torch.mean(torch.square(audio - generated)))  # expect
+
+            def penalty(critic, mixed):
+                critic(mixed).sum().backward(create_graph=True)
+                return (mixed.grad.pow(2).sum(1).sqrt() - 1).square().mean()  # expect
+            """,
+            """
+            import torch
+            import torchaudio
+
+            class Unit(torch.nn.Module):
+                def forward(self, x):
+                    return x / torch.linalg.vector_norm(x, dim=1)
+
+            def distance(path, generated):
+                audio, rate = torchaudio.load(path)
+                return torch.sqrt(torch.mean(torch.square(audio - generated)) + 1e-6)
+
+            def penalty(critic, mixed):
+                critic(mixed).sum().backward(create_graph=True)
+                return (torch.linalg.vector_norm(mixed.grad, dim=1) - 1).square().mean()
+            """,
+        ),
     )
     VALID: ClassVar = (
+        """
+        import torch
+
+        class Damped(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x / (1 + x.pow(2).mean().sqrt())
+
+            @staticmethod
+            def backward(ctx, slope):
+                (x,) = ctx.saved_tensors
+                size = (slope**2).mean(dim=1, keepdim=True).sqrt()
+                with torch.enable_grad():
+                    leaf = x.detach().requires_grad_()
+                    leaf.exp().sum().backward()
+                    return slope / size + leaf.grad.square().mean().sqrt()
+
+        def gradient_norm(weights):
+            return torch.sqrt(sum(w.grad.pow(2).sum() for w in weights)), weights[0].grad.pow(2).sum().sqrt()
+        """,
+        """
+        import torch
+        import torchaudio
+
+        def loudness(path):
+            audio, rate = torchaudio.load(path)
+            return torch.sqrt(torch.mean(torch.square(audio)))
+        """,
         """
         import torch
 
@@ -323,8 +386,15 @@ def _is_taken_off_again(root: Value) -> bool:
     if not isinstance(parent, ast.BinOp) or not isinstance(parent.op, ast.Sub) or parent.left is not root.node:
         return False
     inside = root.argument("input")
-    taken = ast.dump(parent.right)
-    return inside is not None and any(ast.dump(node) == taken for node in ast.walk(inside))
+    return inside is not None and any(_has_term(node, ast.dump(parent.right)) for node in ast.walk(inside))
+
+
+def _has_term(node: ast.AST, dumped: str) -> bool:
+    """Whether an expression is an operand of this arithmetic: no exponent, no argument of a call such as `sum(1)`."""
+    if not isinstance(node, ast.BinOp):
+        return False
+    operands = (node.left,) if isinstance(node.op, ast.Pow) else (node.left, node.right)
+    return any(ast.dump(operand) == dumped for operand in operands)
 
 
 def _is_kept_above_zero(values: Values, root: Value, sums: tuple[Peeled, ...]) -> bool:

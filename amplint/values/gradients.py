@@ -1,4 +1,4 @@
-"""Whether gradients flow through a value: not under no_grad, however it is reached, nor from constants."""
+"""Whether gradients flow through a value: not under no_grad, however it is reached, nor from constants or data."""
 
 from __future__ import annotations
 
@@ -20,6 +20,11 @@ _NO_TENSORS = ("item", "tolist", "detach", "data")
 
 _TESTS = ("float", "print", "bool", "int", "isclose", "allclose")
 """Functions that hand on no tensor; those named `assert…` do not either."""
+
+_FILES = ("torchaudio.load", "torchvision.io")
+"""What reads tensors from files: data, which no gradient leads to."""
+
+_FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function", "torch.autograd.function.InplaceFunction")
 
 _NO_OPERANDS = ("index", "indices", "dim", "dims", "keepdim", "size", "shape", "dtype", "mask", "condition", "repeats")
 """Parameters through which no gradient flows."""
@@ -92,12 +97,15 @@ def _is_test(parent: ast.AST | None) -> bool:
 def _switched_off(module: Module, node: ast.AST) -> bool | None:
     """Whether the innermost `with torch.no_grad()`, `enable_grad()` or decorator around `node` turns gradients off.
 
-    None where there is none.
+    The methods of an autograd Function do, too: torch differentiates neither its forward nor, unless asked for second
+    derivatives, its backward. None where there is no such thing.
     """
     for ancestor in module.ancestors(node):
         if isinstance(ancestor, ast.With | ast.AsyncWith):
             switches = [item.context_expr for item in reversed(ancestor.items)]
         elif isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
+            if _is_of_autograd_function(module, ancestor):
+                return True
             switches = ancestor.decorator_list
         else:
             continue
@@ -106,6 +114,13 @@ def _switched_off(module: Module, node: ast.AST) -> bool | None:
             if off is not None:
                 return off
     return None
+
+
+def _is_of_autograd_function(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    if function.name not in ("forward", "backward"):
+        return False
+    cls = module.class_of(function)
+    return cls is not None and any(module.is_named(base, *_FUNCTION) for base in cls.bases)
 
 
 def _turns_off(module: Module, switch: ast.expr) -> bool | None:
@@ -145,9 +160,11 @@ def _has_parameters(value: Value) -> bool:
 
 
 def _operands(value: Value) -> list[Value]:
-    """What a tensor operation, or a list of tensors, is made of; [] for anything else."""
+    """What a tensor operation, a list of tensors, or an element that was unpacked is made of; [] for anything else."""
     if value.op in ("tuple", "comprehension"):
         return [operand for element in value.elements for operand in value.engine.of_argument(element)]
+    if value.op == "unknown" and isinstance(value.constant, int):
+        return list(value.operand("input"))
     if not value.is_tensor_op:
         return []
     names = [name for name in value.arguments if name not in _NO_OPERANDS]
@@ -159,8 +176,16 @@ def _is_untracked(value: Value) -> bool:
     operation = value.operation
     if value.op in ("constant", "python", "detach", "data") or value.dotted in ("size", "shape", "dim"):
         return True
+    if value.op == "unknown" and (value.dotted.startswith(_FILES) or _is_gradient(value)):
+        return True
     if value.op in ("tuple", "comprehension"):
         return False
     if operation is not None and (operation.result or operation.kind is Kind.CREATE):
         return True
     return value.engine.is_tensor(value) is Certainty.NEVER or _is_made_under_no_grad(value)
+
+
+def _is_gradient(value: Value) -> bool:
+    """Whether a value is a `.grad` that no second derivative is taken of."""
+    is_read = isinstance(value.node, ast.Attribute) and value.node.attr == "grad"
+    return is_read and "create_graph" not in value.module.source.text
