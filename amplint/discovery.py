@@ -184,19 +184,19 @@ def _spec(lines: Iterable[str]) -> GitIgnoreSpec | None:
     patterns = [line for line in lines if line.strip() and not line.startswith("#")]
     if not patterns:
         return None
-    from pathspec import GitIgnoreSpec
+    from amplint.globs import ignore_spec
 
     try:
-        return GitIgnoreSpec.from_lines(patterns)
+        return ignore_spec(patterns)
     except ValueError:
-        return GitIgnoreSpec.from_lines(pattern for pattern in patterns if _valid(pattern))
+        return ignore_spec(pattern for pattern in patterns if _valid(pattern))
 
 
 def _valid(pattern: str) -> bool:
-    from pathspec import GitIgnoreSpec
+    from amplint.globs import ignore_spec
 
     try:
-        GitIgnoreSpec.from_lines([pattern])
+        ignore_spec([pattern])
     except ValueError:
         return False
     return True
