@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from amplint import edit
@@ -168,6 +168,14 @@ def numbers(values: Iterable[Value]) -> Iterator[float]:
         number = value.number(_FILLED_WITH[value.op]) if value.op in _FILLED_WITH else value.as_number()
         if number is not None:
             yield number
+
+
+def is_setting(values: Collection[Value], depth: int = 3) -> bool:
+    """Whether a number hangs on a configuration, which may well give another: it grades no finding an error."""
+    if depth == 0:
+        return False
+    operands = [operand for value in values for name in ("input", "other") for operand in value.operand(name)]
+    return any(value.op == "setting" for value in values) or (bool(operands) and is_setting(operands, depth - 1))
 
 
 def agreed(values: Iterable[Value], test: Callable[[float], bool]) -> list[float]:

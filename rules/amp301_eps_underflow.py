@@ -45,7 +45,8 @@ class EpsUnderflow(Rule):
     Reports an epsilon at or below 2**-25 = 2.98e-08 that is added to a float16 tensor, or that one is clamped to; an
     upper bound 1 - eps with eps at or below 2**-12 = 0.000244; and an `eps=` of that size, the default included, of
     `F.normalize`, `cosine_similarity` or `logit` on float16 tensors. The epsilon may be a literal, a constant, a
-    default argument, an attribute, or come from a caller in another file.
+    default argument, an attribute, or come from a caller in another file. The default of a command line's option or of
+    `cfg.get("eps", 1e-8)` is what runs unless somebody sets another: a warning.
 
     Only where the operand is float16. Under CUDA autocast `sum`, `norm`, `prod`, `exp`, `pow` (so `x ** 2`), `softmax`
     and the losses return float32, where 1e-8 survives; LayerNorm, GroupNorm, BatchNorm and RMSNorm add their eps in
@@ -207,6 +208,56 @@ class EpsUnderflow(Rule):
         ),
         Example(
             """
+            import argparse
+            import torch
+            from torch import nn
+
+            class Gate(nn.Module):
+                def __init__(self, cfg, options):
+                    super().__init__()
+                    self.fc = nn.Linear(cfg["width"], 1)
+                    self.eps = cfg.get("eps", 1e-8)
+                    self.floor = options.floor
+
+                def forward(self, x):
+                    h = self.fc(x).abs()
+                    h = h / (h.amax() + self.eps)  # expect
+                    return h.clamp(min=self.floor)  # expect
+
+            def main(cfg, x):
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--floor", type=float, default=1e-12)
+                gate = Gate(cfg, parser.parse_args())
+                with torch.autocast("cuda"):
+                    return gate(x)
+            """,
+            """
+            import argparse
+            import torch
+            from torch import nn
+
+            class Gate(nn.Module):
+                def __init__(self, cfg, options):
+                    super().__init__()
+                    self.fc = nn.Linear(cfg["width"], 1)
+                    self.eps = cfg.get("eps", 1e-8)
+                    self.floor = options.floor
+
+                def forward(self, x):
+                    h = self.fc(x).abs()
+                    h = h / (h.amax().float() + max(self.eps, 1e-4))
+                    return h.float().clamp(min=max(self.floor, 1e-4))
+
+            def main(cfg, x):
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--floor", type=float, default=1e-12)
+                gate = Gate(cfg, parser.parse_args())
+                with torch.autocast("cuda"):
+                    return gate(x)
+            """,
+        ),
+        Example(
+            """
             import torch
             import torch.nn.functional as F
             from torch import nn
@@ -344,6 +395,32 @@ class EpsUnderflow(Rule):
             return x / (y + 1e-8)
         """,
         """
+        import argparse
+        import torch
+        from torch import nn
+
+        class Gate(nn.Module):
+            def __init__(self, cfg, options):
+                super().__init__()
+                self.fc = nn.Linear(8, 1)
+                self.eps = cfg.get("eps", 1e-4)
+                self.floor = options.floor
+                self.tiny = options.tiny
+
+            def forward(self, x):
+                h = self.fc(x).abs()
+                wide = h.float() / (h.float().amax() + self.tiny)
+                return (h / (h.amax() + self.eps)).clamp(min=self.floor), wide
+
+        def main(cfg, x):
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--floor", type=float, default=1e-6)
+            parser.add_argument("--tiny", type=float, default=1e-12)
+            gate = Gate(cfg, parser.parse_args())
+            with torch.autocast("cuda"):
+                return gate(x)
+        """,
+        """
         import torch
 
         def precise(layer: torch.nn.Linear, x):
@@ -385,7 +462,9 @@ def _grade(seen: Value) -> Certainty:
     """How surely an epsilon of the operation vanishes."""
     lost = list(_lost(seen))
     tensors = [tensor for one in lost for tensor in seen.operand(one.tensor)]
-    return half.is_half(*tensors) if tensors else Certainty.NEVER
+    certainty = half.is_half(*tensors) if tensors else Certainty.NEVER
+    is_set = any(half.is_setting(seen.operand(one.parameter)) for one in lost)
+    return Certainty.MAY if is_set and certainty is Certainty.ALWAYS else certainty
 
 
 def _lost(seen: Value) -> Iterator[_Lost]:
@@ -498,7 +577,8 @@ class _Mending:
         node = half.operand_node(self.value, self.lost.parameter)
         if node is None:
             return ()
-        is_constant = isinstance(node, ast.Constant) or half.is_local(self.module, node)
+        is_set = half.is_setting(self.value.operand(self.lost.parameter))
+        is_constant = isinstance(node, ast.Constant) or (half.is_local(self.module, node) and not is_set)
         text = _KEPT if is_constant else f"max({self.context.source.segment(node)}, {_KEPT})"
         unused = edit.unused_after(self.module, [node]) if is_constant else []
         return (edit.replace(self.module, node, text, parentheses=True), *edit.remove_statements(self.module, unused))

@@ -295,9 +295,12 @@ class ConstantOverflow(Rule):
 
 def _grade(seen: Value) -> Certainty:
     """How surely one of the constants overflows the float16 it is written into."""
-    if not any(True for _ in _overflows(seen)):
+    names = [name for name, _ in _overflows(seen)]
+    if not names:
         return Certainty.NEVER
-    return half.is_half(*(seen.operand("input") if seen.op in ("setitem", "fill_") else (seen,)))
+    certainty = half.is_half(*(seen.operand("input") if seen.op in ("setitem", "fill_") else (seen,)))
+    is_set = any(half.is_setting(seen.operand(name)) for name in names)
+    return Certainty.MAY if is_set and certainty is Certainty.ALWAYS else certainty
 
 
 def _overflows(seen: Value) -> Iterator[tuple[str, float]]:
@@ -350,7 +353,7 @@ def _fix(context: Context, value: Value, name: str, number: float) -> Fix | None
     dtype, dtype_edits = _dtype(context, value, name)
     spelling, edits = edit.add_import(context.module, "torch.finfo", value.node)
     limit = f"{spelling}({dtype}).{'max' if number > 0 else 'min'}"
-    if half.is_parameter(context.module, constant):
+    if half.is_parameter(context.module, constant) or half.is_setting(value.operand(name)):
         limit = f"{'min' if number > 0 else 'max'}({context.source.segment(constant)}, {limit})"
     unused = edit.remove_statements(context.module, edit.unused_after(context.module, [constant]))
     replaced = edit.replace(context.module, constant, limit, parentheses=True)

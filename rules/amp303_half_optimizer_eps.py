@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import ClassVar
 
-from amplint import edit, optimizers
+from amplint import edit, half, optimizers
 from amplint.context import Context
 from amplint.optimizers import Optimizer
 from amplint.rule import Edit, Example, Finding, Fix, Rule, Safety, Severity
@@ -180,8 +180,14 @@ class HalfOptimizerEps(Rule):
                 optimizer.call,
                 f"eps={optimizer.eps:g} is 0 in float16 (2**-25 = 2.98e-08 and less round to 0), the dtype of these "
                 f"parameters and so of {optimizer.kind.name}'s state: a step divides 0 by 0 where a gradient is 0",
+                severity=Severity.WARNING if _is_set_elsewhere(context, optimizer) else None,
                 fix=Fix(f"use eps={_KEPT}", Safety.UNSAFE, _with_eps(context, optimizer)),
             )
+
+
+def _is_set_elsewhere(context: Context, optimizer: Optimizer) -> bool:
+    """Whether the eps is an option's default: a run may give another."""
+    return optimizer.eps_node is not None and half.is_setting(context.values.of(context.module, optimizer.eps_node))
 
 
 def _is_fused(optimizer: Optimizer) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from amplint import torch_ops
 from amplint.project import Definition
 from amplint.torch_ops import Kind, Operation
-from amplint.values import expressions, libraries, modules, objects
+from amplint.values import expressions, libraries, modules, objects, options
 from amplint.values.site import Given, Site, known, merged
 from amplint.values.value import Alternatives, Argument, Frame, Value
 
@@ -18,8 +18,8 @@ MAX_DEPTH = 10
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _NO_TENSORS = frozenset(
-    "super instance module sequential modules class external tuple dict comprehension python constant dtype finfo "
-    "autocast function method partial".split()
+    "super instance module sequential modules class external tuple dict comprehension python constant setting dtype "
+    "finfo autocast function method partial".split()
 )
 _VARIADIC = ("size", "shape", "dims", "repeats")
 _NOT_VARIADIC = ("full", "new_full", "normal", "randint", "broadcast_to")
@@ -180,7 +180,9 @@ def method(site: Site, node: ast.Call, func: ast.Attribute, base: Value, given: 
         return merged(v for callee in callees for v in apply(site, node, callee, given))
     if base.op in ("tuple", "dict", "comprehension"):
         return _container_method(site, node, name, base, given)
-    if base.op in ("python", "constant", "dtype", "finfo", "autocast"):
+    if found := options.looked_up(site, node, name, base, given) or options.parsed(site, node, name, base):
+        return found
+    if base.op in ("python", "constant", "setting", "dtype", "finfo", "autocast"):
         return (site.value(node, "python"),)
     if base.op in ("function", "method", "partial"):
         return site.unknown(node, name)
@@ -221,11 +223,20 @@ def _container_method(site: Site, node: ast.Call, name: str, base: Value, given:
             pair = (known((site.value(node, "python"),)), element)
             element = known((site.value(node, "tuple", elements=pair),))
         return (site.value(node, "comprehension", elements=(element,)),)
-    if name in ("get", "pop", "setdefault") and base.op == "dict":
-        return expressions.elements(site, (base,)) or site.unknown(node)
+    if name in ("get", "pop", "setdefault") and base.op == "dict" and given.positional:
+        return _dict_lookup(site, node, base, given)
     if name == "pop":
         return expressions.elements(site, (base,)) or site.unknown(node)
     return (site.value(node, "python"),)
+
+
+def _dict_lookup(site: Site, node: ast.Call, base: Value, given: Given) -> Alternatives:
+    """`known.get(key, default)`: the item; the default, where the dict holds no such key."""
+    items = expressions.items(site, base, site.engine.of_argument(given.positional[0]))
+    if items or len(given.positional) < 2:
+        return items or site.unknown(node)
+    default = given.positional[1]
+    return options.setting(site, node, default) or site.engine.of_argument(default)
 
 
 # -- operations ------------------------------------------------------------------------------------------------

@@ -263,7 +263,7 @@ def _item(site: Site, node: ast.Subscript, container: Value) -> Alternatives:
         return _elements_or_unknown(site, container)
     if container.op == "dict":
         return _dict_item(site, node, container)
-    if container.op in ("python", "constant"):
+    if container.op in ("python", "constant", "setting"):
         return (site.value(node, "python"),)
     if container.op in ("instance", "class", "external", "function"):
         return site.unknown(node)
@@ -273,12 +273,17 @@ def _item(site: Site, node: ast.Subscript, container: Value) -> Alternatives:
 
 
 def _dict_item(site: Site, node: ast.Subscript, container: Value) -> Alternatives:
-    keys = site.of(node.slice)
-    if all(key.op == "constant" for key in keys):
-        found = [container.arguments.get(repr(key.constant)) for key in keys]
-        if all(found):
-            return merged(v for argument in found if argument for v in site.engine.of_argument(argument))
-    return elements(site, (container,)) or site.unknown(node)
+    return items(site, container, site.of(node.slice)) or site.unknown(node)
+
+
+def items(site: Site, container: Value, keys: Alternatives) -> Alternatives:
+    """The items of a dict under the keys; any of them, where those, or the dict's own, are not known."""
+    if any(key.op != "constant" for key in keys):
+        return elements(site, (container,))
+    found = [container.arguments.get(repr(key.constant)) for key in keys]
+    if not all(found) and any(label.startswith("?") for label in container.arguments):
+        return elements(site, (container,))
+    return merged(v for argument in found if argument for v in site.engine.of_argument(argument))
 
 
 def _display(site: Site, node: ast.Tuple | ast.List | ast.Set) -> Alternatives:

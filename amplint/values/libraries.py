@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 
 from amplint import torch_ops
-from amplint.values import calls, expressions, lists, modules, objects
+from amplint.values import calls, expressions, lists, modules, objects, options
 from amplint.values.dtype import Dtype
 from amplint.values.site import Given, Site, known, merged
 from amplint.values.value import Alternatives, Argument, Value
@@ -187,7 +187,11 @@ def _getattr(site: Site, node: ast.expr, given: Given) -> Alternatives:
             else:
                 found += objects.member(site, attribute, base)
     if len(given.positional) > 2:
-        found += site.engine.of_argument(given.positional[2])
+        default = given.positional[2]
+        if settings := options.setting(site, node, default):
+            is_known = bool(found) and all(v.op not in ("unknown", "python") for v in found)
+            return merged(found) if is_known else settings
+        found += site.engine.of_argument(default)
     return merged(found) or site.unknown(node)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from amplint import flow, torch_ops
 from amplint.project import Definition, default_of, parameters
 from amplint.tree import Module
-from amplint.values import calls, expressions
+from amplint.values import calls, expressions, options
 from amplint.values.dtype import Dtype, by_torch_name
 from amplint.values.site import Given, Site, known, merged, without_none
 from amplint.values.value import Alternatives, Argument, Frame, Value
@@ -166,10 +166,12 @@ def member(site: Site, node: ast.Attribute, base: Value) -> Alternatives:
         return of_instance(site, node, base)
     if base.op == "external":
         return (site.value(node, "external", dotted=f"{base.dotted}.{attr}"),)
+    if found := options.attribute(site, node, attr, base):
+        return found
     if base.op == "super":
         method = inherited(site, base, attr)
         return () if method is None else (site.value(node, "method", definition=method, owner=base.owner, dotted=attr),)
-    if base.op == "python":
+    if base.op in ("python", "setting"):
         return (site.value(node, "python"),)
     if base.op in ("module", "sequential"):
         if attr in ("weight", "bias", "running_mean", "running_var"):

@@ -42,6 +42,8 @@ def dtypes(value: Value) -> Dtypes:
         return NUMBER if isinstance(value.constant, int | float) else UNKNOWN
     if value.op == "python":
         return NUMBER if value.dotted == "number" or value.dotted.startswith("math.") else UNKNOWN
+    if value.op == "setting":
+        return NUMBER
     if value.op == "parameter":
         return _of_parameter(value)
     if value.op == "weight":

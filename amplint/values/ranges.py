@@ -14,6 +14,8 @@ from amplint.values.interval import ALL, NON_NEGATIVE, UNIT, Interval
 from amplint.values.value import Value
 
 _COSINES = frozenset("matmul mm bmm mv dot vdot inner einsum linear".split())
+_DEFAULTED = ("parameter", "setting")
+"""What has a number where no other is given: it may be any."""
 _KEPT = frozenset("dropout dropout1d dropout2d dropout3d".split())
 
 
@@ -27,7 +29,7 @@ def _number(value: Value) -> float | None:
     if value.op == "constant":
         constant = value.constant
         return float(constant) if isinstance(constant, int | float) and not isinstance(constant, bool) else None
-    if value.op == "parameter" and value.default is not None:
+    if value.op in _DEFAULTED and value.default is not None:
         return value.engine.number(value.engine.of_argument(value.default))
     if value.op in ("neg", "positive"):
         inner = value.number("input")
@@ -71,7 +73,7 @@ _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
 def interval(value: Value) -> Interval:
     """The numbers a value can be for finite inputs, as rounded in the dtypes it can have."""
     exact = number(value)
-    if exact is not None and value.op != "parameter":
+    if exact is not None and value.op not in _DEFAULTED:
         return Interval.point(exact)
     if not value.is_tensor_op:
         return ALL

@@ -118,6 +118,7 @@ class Value:
     `op` is the canonical operation of `torch_ops` ("softmax", "add", "getitem", "div" also for `1 / x`, …) or
       "constant"    a Python constant, see `constant`
       "parameter"   a parameter that no known call binds; `default` holds what it is when not given
+      "setting"     a number that a configuration gives; `default` holds what it is when nothing is set
       "tuple"       a tuple, list or set of `elements`; "comprehension" one made of its one element many times
       "dict"        a dictionary, `arguments` by constant key
       "instance"    an instance of a class of the project, see `definition`
