@@ -134,6 +134,31 @@ def test_a_link_stays_a_link(folder: Path) -> None:
     assert (folder / "real.txt").read_text() == FIXED
 
 
+def test_a_link_that_leads_out_of_the_checked_folder_is_left_alone(folder: Path) -> None:
+    inner, outside = folder / "inner", folder / "outside.py"
+    inner.mkdir()
+    outside.write_text(FAULTY)
+    (inner / "train.py").symlink_to("../outside.py")
+    (inner / "own.py").write_text(FAULTY)
+    for named in ("inner", "inner/train.py"):
+        result = fix("--apply", named)
+        assert result.exit_code == 2
+        assert f"train.py: not written: it links to {outside}, outside of what is checked" in result.stderr
+    assert outside.read_text() == FAULTY
+    assert (inner / "train.py").is_symlink()
+    assert (inner / "own.py").read_text() == FIXED
+    assert fix("--apply", "inner/train.py", "outside.py").exit_code == 0
+    assert outside.read_text() == FIXED
+
+
+def test_a_checked_folder_may_itself_be_a_link(folder: Path) -> None:
+    (folder / "real").mkdir()
+    (folder / "real/train.py").write_text(FAULTY)
+    (folder / "link").symlink_to("real")
+    assert fix("--apply", "link").exit_code == 0
+    assert (folder / "real/train.py").read_text() == FIXED
+
+
 def test_names_that_try_to_steer_the_terminal(folder: Path) -> None:
     (folder / "a\x1b[31mb.py").write_text(FAULTY)
     result = fix()

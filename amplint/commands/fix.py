@@ -63,7 +63,8 @@ def command(paths: tuple[Path, ...], **options: Any) -> None:
     elif run.standard_input:
         sys.stdout.buffer.writelines(run.linter.contents.values())
     else:
-        errors = [_save(*outcome.change) for outcome in outcomes if outcome.change]
+        named = _folders(paths)
+        errors = [_save(*outcome.change, named) for outcome in outcomes if outcome.change]
         failed = any(errors)
     for outcome in outcomes:
         if outcome.error:
@@ -125,11 +126,23 @@ def _advance(run: Run, outcome: Outcome, *, unsafe: bool) -> bool:
     return True
 
 
-def _save(before: Source, after: Source) -> bool:
-    """Write a changed file. True, with the reason on standard error, if that failed."""
+def _folders(paths: tuple[Path, ...]) -> list[Path]:
+    """The folders that the paths name or that hold the named files, links resolved."""
+    return [(path if path.is_dir() else path.parent).resolve() for path in paths or (Path(),)]
+
+
+def _save(before: Source, after: Source, within: list[Path]) -> bool:
+    """Write a changed file. True, with the reason on standard error, if that failed.
+
+    A link may lead anywhere, so that one to a file outside of the folders `within` is left alone.
+    """
     from amplint.fix import FixError
     from amplint.fix import write as write_file
 
+    target = before.path.resolve()
+    if not any(target.is_relative_to(folder) for folder in within):
+        complain(f"{before.path}: not written: it links to {target}, outside of what is checked; name that file itself")
+        return True
     try:
         write_file(before, after)
     except (FixError, OSError) as error:
