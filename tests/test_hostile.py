@@ -109,6 +109,29 @@ def test_nothing_in_the_current_folder_is_imported(tmp_path: Path, command: str)
     assert not (tmp_path / "sprung").exists()
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        [str(Path(sys.executable).with_name("amplint"))],
+        pytest.param(
+            [sys.executable, "-P", "-m", "amplint"],
+            marks=pytest.mark.skipif(sys.version_info < (3, 11), reason="-P came with 3.11"),
+        ),
+    ],
+    ids=["program", "module"],
+)
+def test_a_folder_of_the_same_name_is_checked_and_not_run(tmp_path: Path, program: list[str]) -> None:
+    grown = tmp_path / "amplint"
+    grown.mkdir()
+    for name in ("__init__", "__main__", "cli"):
+        (grown / f"{name}.py").write_text(f"open({str(tmp_path / 'sprung')!r}, 'w').close()\n")
+    (grown / "train.py").write_text(f"{HEAD}def f(x):\n    return {LOSS}\n")
+    done = subprocess.run([*program, "check"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "AMP104" in done.stdout
+    assert not (tmp_path / "sprung").exists()
+
+
 def test_the_cache_follows_no_link(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     outside.mkdir()
