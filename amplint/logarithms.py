@@ -84,6 +84,28 @@ def _complement(log: Value, core: Value) -> tuple[tuple[Value, ...], tuple[Layer
     return (), ()
 
 
+def is_watched_entropy(log: Value, activations: tuple[Activation, ...]) -> bool:
+    """Whether it is `p * log(p + eps)` where no gradient flows and the guard survives the dtype: 0 at p = 0, as it should."""
+    values = log.engine
+    if not all(a.is_guarded and not a.is_complement for a in activations) or not _is_weighted(log, activations):
+        return False
+    kept = all(inside.interval.positive for seen in values.seen(log) for inside in seen.operand("input"))
+    return kept and not values.gradients(log)
+
+
+def _is_weighted(log: Value, activations: tuple[Activation, ...]) -> bool:
+    """Whether a logarithm is multiplied by the very activation that it is of."""
+    product = log.module.parent(log.node)
+    while isinstance(product, ast.UnaryOp):
+        product = log.module.parent(product)
+    if not isinstance(product, ast.BinOp) or not isinstance(product.op, ast.Mult):
+        return False
+    values = log.engine
+    factors = [f for side in (product.left, product.right) for f in values.of(log.module, side, log.frame)]
+    cores = [peeled.core for peeled in values.peel(tuple(factors), patterns.ARRANGED)]
+    return all(any(values.same(core, a.core) for core in cores) for a in activations)
+
+
 def text_of(rewrite: Rewrite, activation: Activation, text: str) -> str:
     """The layers that stay, with `text` in the place of the activation. Raises UnmovableError."""
     return _text(rewrite, activation.layers, activation.core.node, text)

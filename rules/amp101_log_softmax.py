@@ -202,8 +202,72 @@ class LogSoftmax(Rule):
                 """,
             },
         ),
+        Example(
+            """
+            import torch
+
+            @torch.no_grad()
+            def unguarded(logits):
+                p = torch.softmax(logits, dim=-1)
+                return torch.exp(-torch.sum(p * torch.log(p), dim=-1))  # expect
+
+            def trained(logits):
+                p = torch.softmax(logits, dim=-1)
+                return -torch.sum(p * torch.log(p + 1e-10), dim=-1).mean()  # expect
+
+            @torch.no_grad()
+            def lost(logits):
+                p = torch.softmax(logits.half(), dim=-1)
+                return -torch.sum(p * torch.log(p + 1e-10), dim=-1).mean()  # expect
+
+            @torch.no_grad()
+            def held_out(logits, labels):
+                p = torch.softmax(logits, dim=-1)
+                return -torch.sum(labels * torch.log(p + 1e-10))  # expect
+            """,
+            """
+            import torch
+
+            @torch.no_grad()
+            def unguarded(logits):
+                p = torch.softmax(logits, dim=-1)
+                return torch.exp(-torch.sum(p * torch.log_softmax(logits, dim=-1), dim=-1))
+
+            def trained(logits):
+                p = torch.softmax(logits, dim=-1)
+                return -torch.sum(p * torch.log_softmax(logits, dim=-1), dim=-1).mean()
+
+            @torch.no_grad()
+            def lost(logits):
+                p = torch.softmax(logits.half(), dim=-1)
+                return -torch.sum(p * torch.log_softmax(logits.half(), dim=-1), dim=-1).mean()
+
+            @torch.no_grad()
+            def held_out(logits, labels):
+                return torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
+            """,
+        ),
     )
     VALID: ClassVar = (
+        """
+        import torch
+
+        class Attention(torch.nn.Module):
+            def forward(self, scores):
+                weights = scores.softmax(dim=-1)
+                self.report(weights)
+                return weights
+
+            def report(self, weights):
+                with torch.no_grad(), torch.autocast("cuda", enabled=False):
+                    weights = weights.float()
+                    print(-((weights + 1.0e-20).log() * weights).sum(dim=-1).mean())
+
+        @torch.no_grad()
+        def perplexity(logits):
+            p = torch.softmax(logits, dim=-1)
+            return torch.exp(-torch.sum(p * torch.log(p.clamp_min(1e-10)), dim=-1))
+        """,
         """
         import torch
         import torch.nn.functional as F
@@ -272,6 +336,8 @@ class LogSoftmax(Rule):
         for log in context.values.operations(context.module, *_LOGS):
             activations = logarithms.under(log)
             if not (activations and all(map(_is_softmax, activations))):
+                continue
+            if logarithms.is_watched_entropy(log, activations):
                 continue
             fix = _fix(context, log, activations[0]) if len(activations) == 1 else None
             yield self.finding(context, log.node, _message(activations[0]), fix=fix)
