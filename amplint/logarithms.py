@@ -85,7 +85,7 @@ def _complement(log: Value, core: Value) -> tuple[tuple[Value, ...], tuple[Layer
 
 
 def is_watched_entropy(log: Value, activations: tuple[Activation, ...]) -> bool:
-    """Whether it is `p * log(p + eps)` where no gradient flows and the guard survives the dtype: 0 at p = 0, as it should."""
+    """Whether it is `p * log(p + eps)`, no gradient flows, and the guard survives the dtype: 0 at p = 0, as it is."""
     values = log.engine
     if not all(a.is_guarded and not a.is_complement for a in activations) or not _is_weighted(log, activations):
         return False
