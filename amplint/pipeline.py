@@ -39,7 +39,7 @@ class Plan:
     options: Options = field(default_factory=Options)
     ignored_in: Callable[[Path], Collection[str]] = lambda path: ()
     seconds: float = 30.0
-    """The processor time that the rules may spend on one file."""
+    """The processor time that parsing, and then the rules, may spend on one file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,11 @@ class Linter:
             rules = [rule for rule in rules if not rule.in_half]
         with self._timed("tree"):
             source = self._source(path)
-            module = analyses.project.module(path) if rules else None
+            try:
+                with limited(self.plan.seconds):
+                    module = analyses.project.module(path) if rules else None
+            except OutOfTimeError:
+                return Checked(source, (_incomplete(path, f"not judged: not parsed in {self.plan.seconds:g} s"),))
         if module is None:
             return self._explain_unparsable(path, source) if rules else Checked(source)
         return self._judge_module(Context(module, analyses), rules)

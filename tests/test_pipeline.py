@@ -118,3 +118,16 @@ def test_a_rule_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.Monke
     found = judge.check(path).findings
     assert [finding.code for finding in found] == ["AMP001", "AMP104"]
     assert found[0].message == "stopped after 0.3 s, without AMP105"
+
+
+def test_a_file_that_takes_too_long_to_parse_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(source: object) -> None:
+        while True:
+            pass
+
+    judge, (path,) = linter(tmp_path, "AMP104", seconds=0.3, main=FAULTY)
+    with monkeypatch.context() as patched:
+        patched.setattr("amplint.project.parse", endless)
+        (found,) = judge.check(path).findings
+    assert (found.code, found.message) == ("AMP001", "not judged: not parsed in 0.3 s")
+    assert codes(judge, path) == ["AMP104"]  # nothing of the interrupted attempt is left
