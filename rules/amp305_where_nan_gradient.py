@@ -200,8 +200,50 @@ class WhereNanGradient(Rule):
                     return net(x)
             """,
         ),
+        Example(
+            """
+            import torch
+
+            def normalize(x):
+                deviation = x.std()
+                return torch.where(deviation == 0, x, x / deviation)  # expect
+
+            class Scaled(torch.nn.Module):
+                def forward(self, x):
+                    return normalize(x)
+            """,
+            """
+            import torch
+
+            def normalize(x):
+                deviation = x.std()
+                return torch.where(deviation == 0, x, x / torch.where(deviation == 0, 1.0, deviation))
+
+            class Scaled(torch.nn.Module):
+                def forward(self, x):
+                    return normalize(x)
+            """,
+        ),
     )
     VALID: ClassVar = (
+        """
+        import torch
+        from torch.utils.data import Dataset
+
+        class Recordings(Dataset):
+            def __getitem__(self, index):
+                sound = torch.load(self.paths[index])
+                loudness = sound.abs().amax()
+                return normalize(torch.where(loudness > 0, sound / loudness, sound))
+
+        class Shuffled(Recordings):
+            def level(self, sound):
+                return torch.where(sound > 0, sound.log(), 0.0)
+
+        def normalize(x):
+            deviation = x.std()
+            return torch.where(deviation == 0, x, x / deviation)
+        """,
         """
         import torch
         import torch.nn.functional as F

@@ -24,7 +24,8 @@ _TESTS = ("float", "print", "bool", "int", "isclose", "allclose")
 _FILES = ("torchaudio.load", "torchvision.io")
 """What reads tensors from files: data, which no gradient leads to."""
 
-_FUNCTION = ("torch.autograd.Function", "torch.autograd.function.Function", "torch.autograd.function.InplaceFunction")
+_FUNCTION = ("torch.autograd.Function", "torch.autograd.function.")
+_DATA = ("torch.utils.data.",)
 
 _NO_OPERANDS = ("index", "indices", "dim", "dims", "keepdim", "size", "shape", "dtype", "mask", "condition", "repeats")
 """Parameters through which no gradient flows."""
@@ -47,7 +48,7 @@ def _is_under_no_grad(value: Value) -> bool:
 def _is_made_under_no_grad(value: Value) -> bool:
     """Whether a value is computed under no_grad: where it stands, or at one of the calls that lead there."""
     module, node, frame = value.module, value.node, value.frame
-    while (off := _switched_off(module, node)) is None:
+    while (off := _switched_off(value.engine.project, module, node)) is None:
         if frame.caller is None or frame.call is None:
             return False
         module, node, frame = frame.caller.module, frame.call, frame.caller
@@ -64,7 +65,7 @@ def _entry(frame: Frame) -> ast.AST:
 
 def _is_switched_off(project: Project, module: Module, node: ast.AST, calls: int) -> bool:
     """Whether `node` runs under no_grad: where it stands, or because all known calls of its function do."""
-    off = _switched_off(module, node)
+    off = _switched_off(project, module, node)
     if off is not None:
         return off
     function = module.function(node)
@@ -94,17 +95,17 @@ def _is_test(parent: ast.AST | None) -> bool:
     return isinstance(parent, ast.Compare) or (isinstance(parent, ast.Attribute) and parent.attr in _NO_TENSORS)
 
 
-def _switched_off(module: Module, node: ast.AST) -> bool | None:
+def _switched_off(project: Project, module: Module, node: ast.AST) -> bool | None:
     """Whether the innermost `with torch.no_grad()`, `enable_grad()` or decorator around `node` turns gradients off.
 
-    The methods of an autograd Function do, too: torch differentiates neither its forward nor, unless asked for second
-    derivatives, its backward. None where there is no such thing.
+    Methods do, too: those of a data set, and those of an autograd Function, of which torch differentiates neither
+    forward nor, unless asked for second derivatives, backward. None where there is no such thing.
     """
     for ancestor in module.ancestors(node):
         if isinstance(ancestor, ast.With | ast.AsyncWith):
             switches = [item.context_expr for item in reversed(ancestor.items)]
         elif isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef):
-            if _is_of_autograd_function(module, ancestor):
+            if _is_never_differentiated(project, module, ancestor):
                 return True
             switches = ancestor.decorator_list
         else:
@@ -116,11 +117,15 @@ def _switched_off(module: Module, node: ast.AST) -> bool | None:
     return None
 
 
-def _is_of_autograd_function(module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    if function.name not in ("forward", "backward"):
-        return False
+def _is_never_differentiated(
+    project: Project, module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef
+) -> bool:
+    """Whether a function is a method of a data set, or of an autograd Function."""
     cls = module.class_of(function)
-    return cls is not None and any(module.is_named(base, *_FUNCTION) for base in cls.bases)
+    if cls is None or not cls.bases:
+        return False
+    kinds = (*_DATA, *_FUNCTION) if function.name in ("forward", "backward") else _DATA
+    return any(base.startswith(kinds) for base in project.base_names(Definition(module, cls)))
 
 
 def _turns_off(module: Module, switch: ast.expr) -> bool | None:
