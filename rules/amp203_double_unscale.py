@@ -340,6 +340,24 @@ class DoubleUnscale(Rule):
                     optimizer.zero_grad()
             """,
         ),
+        Example(
+            """
+            import torch
+
+            def strict(model, loader, optimizer, scaler: torch.amp.GradScaler):
+                for x in loader:
+                    optimizer.zero_grad()
+                    scaler.scale(model(x).mean()).backward()
+                    try:
+                        scaler.unscale_(optimizer)  # expect
+                        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+                        scaler.step(optimizer)
+                    except RuntimeError as error:
+                        print(error)
+                        continue
+                    scaler.update()
+            """,
+        ),
     )
     VALID: ClassVar = (
         """
@@ -516,6 +534,37 @@ class DoubleUnscale(Rule):
                     continue
                 scaler.unscale_(optimizer)
                 scaler.step(optimizer)
+                scaler.update()
+        """,
+        """
+        import torch
+
+        def out_of_memory(model, loader, optimizer, scaler: torch.amp.GradScaler):
+            for x in loader:
+                try:
+                    optimizer.zero_grad()
+                    scaler.scale(model(x).mean()).backward()
+                    scaler.unscale_(optimizer)
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    scaler.step(optimizer)
+                    scaler.update()
+                except torch.OutOfMemoryError:
+                    optimizer.zero_grad()
+                    torch.cuda.empty_cache()
+        """,
+        """
+        import torch
+
+        def strict(model, loader, optimizer, scaler: torch.amp.GradScaler):
+            for x in loader:
+                optimizer.zero_grad()
+                scaler.scale(model(x).mean()).backward()
+                try:
+                    scaler.unscale_(optimizer)
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+                    scaler.step(optimizer)
+                except RuntimeError as error:
+                    print(error)
                 scaler.update()
         """,
         """

@@ -115,6 +115,20 @@ class GradsClearedBeforeStep(Rule):
         """
         import torch
 
+        def retried(model, batches, opt, scaler: torch.amp.GradScaler):
+            for x in batches:
+                scaler.scale(model(x)).backward()
+                try:
+                    scaler.step(opt)
+                except RuntimeError:
+                    opt.zero_grad()
+                    scaler.scale(model(x[: len(x) // 2])).backward()
+                    scaler.step(opt)
+                scaler.update()
+        """,
+        """
+        import torch
+
         def train(model, loader, opt, scaler: torch.amp.GradScaler):
             for x in loader:
                 opt.zero_grad()

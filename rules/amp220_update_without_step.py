@@ -115,6 +115,18 @@ class UpdateWithoutStep(Rule):
         """
         import torch
 
+        def forgiving(model, loader, opt, scaler: torch.amp.GradScaler):
+            for x in loader:
+                scaler.scale(model(x)).backward()
+                try:
+                    scaler.step(opt)
+                except RuntimeError:
+                    opt.zero_grad()
+                scaler.update()
+        """,
+        """
+        import torch
+
         def train(model, loader, opt, scaler: torch.amp.GradScaler, limit):
             for x in loader:
                 loss = model(x)

@@ -89,6 +89,10 @@ class State:
         if item not in self.pending:
             self.pending = (*self.pending, item)
 
+    def keep_common(self, other: State) -> None:
+        """Keep of what is known of tests only what `other` knows as well."""
+        self.facts = {fact: value for fact, value in self.facts.items() if other.facts.get(fact) is value}
+
     @property
     def round(self) -> Symbol:
         """A symbol of its own in each round of the loops around."""

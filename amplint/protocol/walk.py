@@ -10,9 +10,11 @@ from amplint.project import Definition, Project
 from amplint.protocol.effects import BoundError, Effects
 from amplint.protocol.evaluate import Evaluator, element
 from amplint.protocol.events import Event, Kind, Path
+from amplint.protocol.exceptions import Failures, failures
 from amplint.protocol.facts import assume, compared, truth
 from amplint.protocol.interest import Interests, has_jump, stores, telling_targets
 from amplint.protocol.recognise import Recogniser, essence
+from amplint.protocol.roles import last_name
 from amplint.protocol.state import Frame, State
 from amplint.protocol.symbols import NONE, TRUE, Symbol
 from amplint.tree import Module
@@ -39,6 +41,8 @@ class Walk:
         self.paths: list[Path] = []
         self.entered: set[Module] = set()
         self._seen: set[tuple[object, ...]] = set()
+        self._trials: list[tuple[Failures, dict[object, State]]] = []
+        """The `try` statements being run: where their bodies may fail, and the states that an exception was left in."""
         self._work = 0
 
     def run(self, entry: Definition, receiver: Definition | None) -> None:
@@ -78,6 +82,18 @@ class Walk:
         self._work += len(states)
         if self._work > _MAX_WORK or len(states) > _MAX_STATES:
             raise BoundError("too many paths")
+        if not self._trials:
+            return self._run(statement, states, frame)
+        for failing, caught in self._trials:
+            if statement in failing.before:
+                self._catch(states, caught, frame)
+        after = self._run(statement, states, frame)
+        for failing, caught in self._trials:
+            if statement in failing.after:
+                self._catch(after, caught, frame)
+        return after
+
+    def _run(self, statement: ast.stmt, states: list[State], frame: Frame) -> list[State]:
         match statement:
             case ast.Expr(value=value):
                 return self.effects_of.bring_about(value, states, frame)
@@ -152,7 +168,7 @@ class Walk:
     def _if(self, statement: ast.If, states: list[State], frame: Frame) -> list[State]:
         states = self.effects_of.bring_about(statement.test, states, frame)
         if not self._steers(statement, frame):
-            return self._step_over(statement, states, frame)
+            return self._step_over_if(statement, states, frame)
         taken: dict[bool, list[State]] = {True: [], False: []}
         for state in states:
             symbol = self.evaluator.symbol(statement.test, state, frame)
@@ -284,23 +300,41 @@ class Walk:
         return self._with(statement, others, states, frame)
 
     def _try(self, statement: ast.Try, states: list[State], frame: Frame) -> list[State]:
-        """Handlers run from where the body began: an exception in its midst is no step of the protocol."""
-        before = [state.copy() for state in states] if statement.handlers else []
-        after = self.block([*statement.body, *statement.orelse], states, frame)
-        raised = [state for state in after if state.status == "raise"]
-        if statement.handlers and raised:
-            after = [state for state in after if state.status != "raise"]
-            for state in raised:
-                state.status = ""
-            before += raised
+        """Handlers run from where an exception may have left the body, and from where it raises one itself."""
+        failing = failures(statement, frame.module, self.interests.of(frame.module).nodes)
+        caught: dict[object, State] = {}
+        if not failing:
+            self._catch(states, caught, frame)
+        outside = {pair for state in states for pair in state.rounds}
+        self._trials.append((failing if statement.handlers else Failures(), caught))
+        after = self.block(statement.body, states, frame)
+        self._trials.pop()
+        raised = [state for state in after if state.status == "raise"] if statement.handlers else []
+        for state in raised:
+            state.status = ""
+            self._catch([state], caught, frame)
+        done = [state for state in after if state.status]
+        after = done + self.block(statement.orelse, [s for s in after if not s.status and s not in raised], frame)
         for handler in statement.handlers:
-            if self._matters(handler, frame) or has_jump(handler):
-                after += self.block(handler.body, [state.copy() for state in before], frame)
-        if not after and raised:
-            after = raised
+            if failing or raised or self._matters(handler, frame) or has_jump(handler):
+                begun = [state.copy() for state in caught.values()]
+                for state in begun:
+                    state.rounds = tuple(pair for pair in state.rounds if pair in outside)
+                after += self.block(handler.body, begun, frame)
         if statement.finalbody:
             after = self._finally(statement.finalbody, after, frame)
         return self.merged(after, frame)
+
+    def _catch(self, states: list[State], caught: dict[object, State], frame: Frame) -> None:
+        """Keep a copy of the states that an exception may be raised in, one of each kind."""
+        for state in states:
+            signature = self._signature(state, frame)
+            if state.status:
+                continue
+            if signature in caught:
+                caught[signature].keep_common(state)
+            else:
+                caught[signature] = state.copy()
 
     def _finally(self, body: list[ast.stmt], states: list[State], frame: Frame) -> list[State]:
         done: list[State] = []
@@ -357,7 +391,7 @@ class Walk:
             other = kept.setdefault(signature, state)
             if other is not state:
                 self._emit(state, complete=False)
-                other.facts = {fact: value for fact, value in other.facts.items() if state.facts.get(fact) is value}
+                other.keep_common(state)
         return list(kept.values())
 
     def _signature(self, state: State, frame: Frame) -> object:
@@ -381,6 +415,15 @@ class Walk:
         if has_jump(statement) or any(self._matters(child, frame) for child in (*statement.body, *statement.orelse)):
             return True
         return bool(self.interests.of(frame.module).names & telling_targets(statement))
+
+    def _step_over_if(self, statement: ast.If, states: list[State], frame: Frame) -> list[State]:
+        """Pass an `if` without events; what it assigns is kept where its test does not hold."""
+        names = self.interests.of(frame.module).names
+        if statement.orelse or not any(last_name(node) in names for node in stores(statement)):
+            return self._step_over(statement, states, frame)
+        passed = [s for s in states if truth(self.evaluator.symbol(statement.test, s, frame), s.facts) is not False]
+        self._step_over(statement, passed, frame)
+        return states
 
     def _step_over(self, statement: ast.stmt, states: list[State], frame: Frame) -> list[State]:
         """Pass a statement without events: what it assigns is unknown afterwards."""

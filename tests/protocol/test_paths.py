@@ -75,6 +75,21 @@ def test_a_straight_step() -> None:
     assert all_shown(function(STEP)) == {"BUCSD"}
 
 
+@pytest.mark.parametrize(("bound", "expected"), [("None", {"BS"}), ("flag", {"BCCS", "BS"})])
+def test_what_an_if_assigns_is_forgotten_only_where_it_may_be_taken(bound: str, expected: set[str]) -> None:
+    body = f"""
+        bound = {bound}
+        if bound is not None:
+            bound = float(bound)
+        scaler.scale(loss).backward()
+        for p in model.parameters():
+            if bound is not None:
+                p.grad.clamp_(-bound, bound)
+        scaler.step(opt)
+    """
+    assert all_shown(function(body)) == expected
+
+
 def test_equal_tests_take_equal_branches() -> None:
     body = """
         if flag:
@@ -216,6 +231,45 @@ def test_finally_runs_on_all_paths_and_handlers_from_the_start() -> None:
             scaler.update()
     """
     assert all_shown(function(body)) == {"BSD", "ZD"}
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("loss = model(flag); scaler.scale(loss).backward(); scaler.step(opt)", {"BS", "H"}),
+        ("scaler.scale(loss).backward(); scaler.unscale_(opt); scaler.step(opt)", {"BUS", "H"}),
+        (
+            "scaler.unscale_(opt); clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True); scaler.step(opt)",
+            {"UCS", "UH"},
+        ),
+        ("scaler.step(opt)", {"S", "SH"}),
+        ("scaler.unscale_(opt)", {"U", "H"}),
+        ("scaler.unscale_(opt); scaler.step(opt)", {"US", "H", "USH"}),
+        ("with model: scaler.scale(model(flag)).backward()", {"B", "H"}),
+        ("print(flag)", {"H"}),
+    ],
+)
+def test_an_exception_leaves_a_body_where_it_may_fail(body: str, expected: set[str]) -> None:
+    text = """
+        try:
+            {}
+        except RuntimeError:
+            opt.register_step_pre_hook(clip_all)
+    """.format("\n            ".join(body.split("; ")))
+    assert all_shown(function(text)) == expected
+
+
+def test_after_a_handler_the_path_goes_on_from_where_the_body_was_left() -> None:
+    body = """
+        try:
+            scaler.scale(loss).backward()
+            scaler.unscale_(opt)
+            clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        except RuntimeError:
+            print("too large")
+        scaler.step(opt)
+    """
+    assert all_shown(function(body)) == {"BUCS", "BUS", "S"}
 
 
 def test_match_cases_exclude_each_other() -> None:
