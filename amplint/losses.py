@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from amplint import flow, scaling
+from amplint.context import Context
 from amplint.edit import layout, replace, segment
 from amplint.rule import Edit
 from amplint.tree import Function, Module
@@ -22,7 +23,7 @@ _KEPT = frozenset(
     "nan_to_num nan_to_num_ clamp clamp_min clamp_max abs where masked_fill stack cat all any max min".split()
 )
 """Operations whose result is still the loss, or a part of it."""
-_LEAVING = (ast.Raise, ast.Return, ast.Break, ast.Continue)
+_LEAVING = (ast.Return, ast.Break, ast.Continue)
 _MAX_PARTS = 200
 _STEP_NAMES = ("global_step", "step", "iteration", "batch_idx", "batch_index", "iter_num", "it", "i")
 
@@ -76,12 +77,19 @@ def mentions(node: ast.AST, known: Iterable[str]) -> bool:
     return not _reads(node).isdisjoint(known)
 
 
-def limits(function: ast.AST, known: frozenset[str]) -> Iterator[ast.Compare]:
-    """The comparisons of the loss, or of what is made from it, that decide whether training goes on."""
+def limits(
+    context: Context, module: Module, function: ast.AST, known: frozenset[str], *, ending: bool = False
+) -> Iterator[ast.Compare]:
+    """The comparisons of the loss, or of what is made from it, that decide whether the step goes on.
+
+    With `ending`, only those that may end the run: by raising, here or in a function that does nothing else.
+    """
     for node in _inside(function):
         if isinstance(node, ast.Assert):
             tests: list[ast.AST] = [node.test]
-        elif isinstance(node, ast.If) and any(_stops(block) for block in (node.body, node.orelse)):
+        elif isinstance(node, ast.If) and any(
+            _ends(context, module, block) or (not ending and _leaves(block)) for block in (node.body, node.orelse)
+        ):
             tests = [node.test]
         else:
             continue
@@ -219,14 +227,21 @@ def _inside(function: ast.AST) -> Iterator[ast.AST]:
             pending += ast.iter_child_nodes(node)
 
 
-def _stops(block: list[ast.stmt]) -> bool:
-    """Whether a block ends the step: it raises, leaves the loop or the function, or exits."""
+def _leaves(block: list[ast.stmt]) -> bool:
+    """Whether a block leaves the step: the turn of the loop, the loop or the function."""
+    return any(isinstance(statement, _LEAVING) for statement in block)
+
+
+def _ends(context: Context, module: Module, block: list[ast.stmt]) -> bool:
+    """Whether a block ends the run: it raises, exits, or calls a function that raises in the end."""
     for statement in block:
-        if isinstance(statement, _LEAVING):
+        if isinstance(statement, ast.Raise):
             return True
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            called = ast.unparse(statement.value.func)
-            if called.rpartition(".")[2] in ("exit", "_exit", "abort"):
+        if isinstance(statement, ast.Expr) and isinstance(call := statement.value, ast.Call):
+            if scaling.called(call) in ("exit", "_exit", "abort"):
+                return True
+            bodies = (getattr(callee.function, "body", None) for callee in context.project.callees(module, call))
+            if any(isinstance(body, list) and isinstance(body[-1], ast.Raise) for body in bodies):
                 return True
     return False
 

@@ -20,7 +20,7 @@ class UncheckedLoss(Rule):
     ## What it does
     Reports the scaled backward pass of a loss that nothing tests: no `isfinite`, `isnan` or `isinf`, no comparison
     with a limit that stops the step, neither of the loss nor of the total gradient norm, before or after the backward
-    pass, here or in a helper.
+    pass, here or in a helper. Code that ends the run once the scale has collapsed is left alone.
 
     ## Why
     A GradScaler skips steps whose gradients are not finite, and says nothing. A loss that is NaN for good (a
@@ -148,6 +148,21 @@ class UncheckedLoss(Rule):
             """
             import torch
 
+            def train(model, loader, opt, schedule, scaler: torch.amp.GradScaler):
+                for i, x in enumerate(loader):
+                    scaler.scale(model(x)).backward()  # expect
+                    scaler.step(opt)
+                    before = scaler.get_scale()
+                    scaler.update()
+                    if scaler.get_scale() < before:
+                        continue
+                    schedule.step()
+            """,
+        ),
+        Example(
+            """
+            import torch
+
             class Trainer:
                 def __init__(self, model, opt):
                     self.model, self.opt, self.seen = model, opt, 0
@@ -251,6 +266,22 @@ class UncheckedLoss(Rule):
                     break
         """,
         """
+        import torch
+
+        def too_small(scale):
+            raise RuntimeError(f"the scale is {scale}")
+
+        def train(model, loader, opt, scaler: torch.amp.GradScaler):
+            for i, x in enumerate(loader):
+                scaler.scale(model(x)).backward()
+                scaler.step(opt)
+                scaler.update()
+                if i % 100 == 0:
+                    scale = scaler.get_scale()
+                    if scale < 1e-4:
+                        too_small(scale)
+        """,
+        """
         def full_precision(model, loader, opt):
             for x in loader:
                 loss = model(x)
@@ -268,7 +299,7 @@ class UncheckedLoss(Rule):
             loss = losses.unscaled(context.module, event.subject)
             if any(_is_tested(path, event, loss) for path in paths):
                 continue
-            if _is_limited(context.module, event, loss, paths):
+            if _is_limited(context, event, loss, paths) or _watches_scale(context, event):
                 continue
             message = "nothing tests this loss: a NaN makes the scaler skip every step in silence"
             yield self.finding(context, backward, message, fix=_fix(context.module, event, loss))
@@ -305,21 +336,34 @@ def _speaks_of_gradients(node: ast.AST) -> bool:
     return any(word in text for word in ("grad", "norm", "loss"))
 
 
-def _is_limited(module: Module, backward: Event, loss: ast.expr, paths: list[Path]) -> bool:
+def _is_limited(context: Context, backward: Event, loss: ast.expr, paths: list[Path]) -> bool:
     """Whether a check by name, or a comparison that can stop the step, looks at the loss or at the gradient norm."""
+    module = context.module
     here = losses.function_or_module(module, backward.node)
     known = losses.followed(here, losses.names(module, loss))
     if any(losses.is_check(call) and losses.mentions(call, known) for call in _calls(module, here)):
         return True
-    if next(losses.limits(here, known), None):
+    if next(losses.limits(context, module, here, known), None):
         return True
     for path in paths:
         for event in path.events:
             if event.kind is Kind.CLIP and (norm := _result(event)):
                 around = losses.function_or_module(event.module, event.node)
-                if next(losses.limits(around, losses.followed(around, norm)), None):
+                if next(losses.limits(context, event.module, around, losses.followed(around, norm)), None):
                     return True
     return False
+
+
+def _watches_scale(context: Context, backward: Event) -> bool:
+    """Whether a scale that has collapsed, as it does under a loss that stays NaN, ends the run."""
+    module = context.module
+    here = losses.function_or_module(module, backward.node)
+    scales = {
+        ast.unparse(node)
+        for node in ast.walk(here)
+        if isinstance(node, ast.Attribute) and node.attr in ("get_scale", "_scale")
+    }
+    return bool(scales) and any(losses.limits(context, module, here, losses.followed(here, scales), ending=True))
 
 
 def _calls(module: Module, function: ast.AST) -> Iterator[ast.Call]:
