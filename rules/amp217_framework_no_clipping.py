@@ -29,7 +29,8 @@ class FrameworkNoClipping(Rule):
 
     ## What it does
     Reports a Lightning `Trainer` with float16 precision and no `gradient_clip_val`, and `TrainingArguments` with
-    `fp16=True` and `max_grad_norm=0`. Modules that optimize manually or clip in a hook are left alone.
+    `fp16=True` and `max_grad_norm=0`. Modules that optimize manually or clip in a hook are left alone, and so are
+    trainers that only evaluate or try a batch.
 
     ## Why
     Lightning does not clip unless it is told to, and one batch with an outlier moves the weights as far as its gradient
@@ -85,6 +86,22 @@ class FrameworkNoClipping(Rule):
         ),
         Example(
             """
+            import pytorch_lightning as pl
+
+            def build(logger):
+                trainer = pl.Trainer(precision=16, logger=logger)  # expect
+                return trainer
+            """,
+            """
+            import pytorch_lightning as pl
+
+            def build(logger):
+                trainer = pl.Trainer(precision=16, logger=logger, gradient_clip_val=1.0)
+                return trainer
+            """,
+        ),
+        Example(
+            """
             from transformers import TrainingArguments
 
             args = TrainingArguments("out", fp16=True, max_grad_norm=0.0)  # expect
@@ -97,6 +114,18 @@ class FrameworkNoClipping(Rule):
         ),
     )
     VALID: ClassVar = (
+        """
+        import lightning as L
+
+        def smoke(model):
+            trainer = L.Trainer(precision="16-mixed", fast_dev_run=True)
+            trainer.fit(model)
+
+        def evaluate(model, data):
+            trainer = L.Trainer(precision="16-mixed", logger=False)
+            trainer.test(model, data)
+            return trainer.callback_metrics
+        """,
         """
         import lightning as L
 
@@ -139,6 +168,8 @@ def _is_unclipped_trainer(context: Context, call: ast.Call) -> bool:
     precision = argument(call, "precision")
     if not isinstance(precision, ast.Constant) or precision.value not in _FLOAT16 or _is_open(call):
         return False
+    if _is_trial(call) or not _may_fit(context.module, call):
+        return False
     clip = argument(call, "gradient_clip_val")
     if clip is not None and not _is_nothing(clip):
         return False
@@ -149,6 +180,24 @@ def _is_unclipped_arguments(call: ast.Call) -> bool:
     fp16, norm = argument(call, "fp16"), argument(call, "max_grad_norm")
     is_float16 = isinstance(fp16, ast.Constant) and fp16.value is True
     return is_float16 and norm is not None and _is_nothing(norm)
+
+
+def _is_trial(call: ast.Call) -> bool:
+    """Whether the trainer only tries a batch or a few."""
+    given = argument(call, "fast_dev_run")
+    return isinstance(given, ast.Constant) and bool(given.value)
+
+
+def _may_fit(module: Module, call: ast.Call) -> bool:
+    """Whether the trainer trains: a local that neither fits nor is handed on does not."""
+    assigned = module.parent(call)
+    target = assigned.targets[0] if isinstance(assigned, ast.Assign) and len(assigned.targets) == 1 else None
+    function = module.function(call)
+    if function is None or not isinstance(target, ast.Name):
+        return True
+    reads = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == target.id and n is not target]
+    used = [module.parent(read) for read in reads]
+    return any(not isinstance(parent, ast.Attribute) or parent.attr.startswith(("fit", "tune")) for parent in used)
 
 
 def _is_open(call: ast.Call) -> bool:
