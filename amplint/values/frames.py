@@ -60,7 +60,8 @@ class Frames:
 
     def reaches_file(self, path: Path) -> bool:
         """Whether half precision may reach some code of a file."""
-        return path in self.engine.remember("reached files", lambda: frozenset(p for p, _ in self._reached()), frozenset)
+        reached = self.engine.remember("reached files", lambda: frozenset(p for p, _ in self._reached()), frozenset)
+        return path in reached
 
     def _reached(self) -> frozenset[_Place]:
         return self.engine.remember("reached", lambda: self._find_reached(), frozenset)
@@ -68,7 +69,7 @@ class Frames:
     def _find_reached(self) -> frozenset[_Place]:
         entered = [(frame.module, function) for function, frames in self._frames().items() for frame in frames[:1]]
         switching = [(module, f) for module, found in self._switching().items() for f in found.functions]
-        return frozenset(_place(*each) for each in (*entered, *switching, *self._receiving()))
+        return frozenset(_place(*each) for each in (*entered, *switching, *self._entering(), *self._receiving()))
 
     def _switching(self) -> dict[Module, switches.Switching]:
         """What each file does with half precision of its own making."""
@@ -96,6 +97,30 @@ class Frames:
         alone = self.engine.base(module, function, hops=0)
         return any(value.may_be_half for value in self.engine.returned(alone))
 
+    def _entering(self) -> dict[tuple[Module, ast.AST], None]:
+        """The functions that enter a context which switches half precision on in another file."""
+        return self.engine.remember("entering", lambda: dict.fromkeys(self._find_entering()), dict)
+
+    def _find_entering(self) -> Iterator[tuple[Module, ast.AST]]:
+        contexts = [(m, c) for m, found in self._switching().items() for c in found.contexts]
+        for module, context in contexts[:_MAX_RETURNING]:
+            if not self.engine.renew():
+                return
+            for where, call in self._made(Definition(module, context)):
+                if where is not module:
+                    yield where, self.engine.base(where, call).function or where.tree
+
+    def _made(self, context: Definition) -> Iterator[tuple[Module, ast.Call]]:
+        """The calls of a function, or of a class."""
+        project = self.engine.project
+        if isinstance(context.node, _FUNCTIONS):
+            yield from ((site.module, site.call) for site in project.callers(context))
+        elif isinstance(context.node, ast.ClassDef):
+            for module in project.modules(project.files_calling(context.node.name)):
+                for call in module.calls:
+                    if last_name(call.func) == context.node.name and context in project.resolve(module, call.func):
+                        yield module, call
+
     def _frames(self) -> dict[ast.AST, list[Frame]]:
         return self.engine.remember("frames", lambda: self._follow(), dict)
 
@@ -120,7 +145,8 @@ class Frames:
         calls = self._calls(frame.module).get(function, ())
         if self._is_alone(frame):
             switched = self._switching().get(frame.module)
-            calls = [call for call in calls if switched is None or call in switched.calls]
+            if switched is not None and (frame.module, function) not in self._entering():
+                calls = [call for call in calls if call in switched.calls]
         site = Site(self.engine, frame.module, frame)
         for call in calls:
             key = ("opened", frame, call)
@@ -165,7 +191,7 @@ class Frames:
         for _, _, value in engine.regions.casts():
             if isinstance(value.node, ast.Call) and Dtype.FLOAT16 in precision.module_precision(value):
                 yield from self._forwards(value)
-        for module, function in self._receiving():
+        for module, function in (*self._entering(), *self._receiving()):
             yield engine.base(module, function)
         for module, found in switching.items():
             yield from (engine.base(module, function) for function in found.functions)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from amplint.project import Definition
 from amplint.tree import Module
-from amplint.values import calls, modules
+from amplint.values import calls, conditions, entered, modules, objects
 from amplint.values.dtype import FLOATS, Dtype, Dtypes
 from amplint.values.site import Given, Site
 from amplint.values.value import Place, Region, RegionKind, Value
@@ -43,15 +44,40 @@ class Regions:
         child: ast.AST = node
         for ancestor in site.module.ancestors(node):
             if isinstance(ancestor, ast.With | ast.AsyncWith) and child in ancestor.body:
+                if (region := self._entered(site, node, ancestor)) is not None:
+                    return region
                 for item in reversed(ancestor.items):
                     if (region := self._of_item(site, ancestor, item.context_expr)) is not None:
                         return region
             elif (
                 isinstance(ancestor, ast.FunctionDef | ast.AsyncFunctionDef) and child in ancestor.body
             ) or isinstance(ancestor, ast.Lambda):
-                return self._of_function(site, ancestor)
+                return self._entered(site, node, ancestor) or self._of_function(site, ancestor)
             child = ancestor
+        if (region := self._entered(site, node, site.module.tree)) is not None:
+            return region
         return site.frame.region if site.frame.function is None else OUTSIDE
+
+    def _entered(self, site: Site, node: ast.AST, within: ast.AST) -> Region | None:
+        """The region that a call in this block (a function, a file) has entered: before the node, or in all of it."""
+        module = site.module
+        function = within if node is within else module.function(node) or module.tree
+        found = self._entries(module).get(function)
+        for entry, certain in found.open_at(module, node) if found else ():
+            if within not in module.ancestors(entry.call) or not conditions.feasible(site, entry.call):
+                continue
+            region = self._of_item(site, entry.call, entry.context)
+            if region is not None:
+                return region if certain else self._perhaps(site, entry.call, region)
+        return None
+
+    def _entries(self, module: Module) -> dict[ast.AST, entered.Entered]:
+        return self.engine.remember(("entered", module.tree), lambda: entered.by_function(module), dict)
+
+    def _perhaps(self, site: Site, at: ast.AST, region: Region) -> Region:
+        """A region that may not be entered: float16 then, if it is so either way."""
+        outer = self.at(site, at)
+        return replace(outer if outer.is_float16 else region, certain=False)
 
     def _of_function(self, site: Site, function: ast.AST) -> Region:
         """The state in which a function's body runs: its decorators', else the one it is entered in."""
@@ -96,7 +122,7 @@ class Regions:
         if isinstance(context, ast.Call) and (inner := self._of_generator(site, context)) is not None:
             return inner
         values = site.of(context)
-        found = [self._of_autocast(site, v) if v.op == "autocast" else None for v in values]
+        found = [self._of_value(site, v) for v in values]
         regions = [region for region in found if region is not None]
         if not regions:
             return None
@@ -104,6 +130,19 @@ class Regions:
         chosen = next((r for r in regions if r.is_float16), regions[0])
         certain = len(kinds) == 1 and len(regions) == len(found) and all(r.certain for r in regions)
         return replace(chosen, certain=certain)
+
+    def _of_value(self, site: Site, value: Value) -> Region | None:
+        if value.op == "instance" and value.definition is not None:
+            return self._of_instance(site, value, value.definition)
+        return self._of_autocast(site, value) if value.op == "autocast" else None
+
+    def _of_instance(self, site: Site, value: Value, cls: Definition) -> Region | None:
+        """The region that the `__enter__` of a class of the project leaves open."""
+        method = self.engine.project.method(cls, "__enter__")
+        if method is None:
+            return None
+        frame = objects.method_frame(site, method, value, value.node)
+        return self._entered(site.at(method.module, frame), method.node, method.node)
 
     def _of_generator(self, site: Site, call: ast.Call) -> Region | None:
         """The region at the `yield` of a function that is a context manager."""

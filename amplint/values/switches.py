@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from amplint.tree import Module
+from amplint.values.entered import ENTERING
 
 _NAMES = frozenset({"autocast", "half", "float16", "HalfTensor", "Accelerator", "Fabric"})
 _STRINGS = frozenset({"fp16", "float16", "16-mixed", "torch.HalfTensor", "torch.cuda.HalfTensor"})
@@ -40,6 +41,8 @@ class Switching:
     """Those (or the module) that may use it."""
     returning: tuple[ast.AST, ...] = ()
     """Those of them that may return something in it."""
+    contexts: tuple[ast.AST, ...] = ()
+    """Those of them that are, or may return, context managers; and the classes that are. Other files may enter them."""
     calls: frozenset[ast.Call] = frozenset()
     """The calls that may hand it on: they stand in a block that may be autocast, or are given what may be in it."""
     autocast: frozenset[ast.AST] = frozenset()
@@ -68,7 +71,7 @@ class _Spread:
         functions: dict[ast.AST, None] = {self.module.tree: None}
         returning: dict[ast.AST, None] = {}
         for node in self.module.parents:
-            if isinstance(node, ast.Return) and (self._is_within(node) or any(inner in self.switches for inner in ast.walk(node))):
+            if isinstance(node, ast.Return) and (self._is_within(node) or self._is_switched(node)):
                 returning[self._function(node)] = None
             if node in self.around or self._is_tainted_itself(node):
                 functions[self._function(node)] = None
@@ -78,16 +81,34 @@ class _Spread:
         within = {call for call in self.module.calls if self._is_within(call)}
         given = {call for call in self.module.calls if self._is_tainted(call)}
         autocast = frozenset(map(self._function, within))
-        return Switching(tuple(functions), tuple(returning), frozenset(within | given), autocast)
+        contexts = tuple(context for function in functions for context in self._contexts(function, returning))
+        return Switching(tuple(functions), tuple(returning), contexts, frozenset(within | given), autocast)
+
+    def _contexts(self, function: ast.AST, returning: Container[ast.AST]) -> Iterator[ast.AST]:
+        if not isinstance(function, _FUNCTIONS):
+            return
+        is_generator = any(_last_name(decorator) == "contextmanager" for decorator in function.decorator_list)
+        if is_generator or (function in returning and _speaks_of_autocast(function)):
+            yield function
+        elif function.name == "__enter__" and (owner := self.module.class_of(function)):
+            yield owner
+
+    def _is_switched(self, node: ast.AST) -> bool:
+        return any(inner in self.switches for inner in ast.walk(node))
 
     def _spread(self) -> None:
         assignments = [pair for node in self.module.parents for pair in _assigned(node)]
         calls = [c for c in self.module.calls if isinstance(c.func, ast.Attribute) and c.func.attr in _TAKING]
+        entering = [c for c in self.module.calls if isinstance(c.func, ast.Attribute) and c.func.attr in ENTERING]
         blocks = [node for node in self.module.parents if isinstance(node, ast.With | ast.AsyncWith)]
         for _ in range(_MAX_ROUNDS):
             known = len(self.names), len(self.around)
             self.around.update(b for b in blocks if any(self._may_be_autocast(item.context_expr) for item in b.items))
             self.around.update(f for f in self.module.functions if any(map(self._decorates, f.decorator_list)))
+            for call in entering:
+                assert isinstance(call.func, ast.Attribute)
+                if self._may_be_autocast(call.args[0] if call.args else call.func.value):
+                    self.around.add(self._function(call))
             for targets, value in assignments:
                 if self._is_tainted(value) or self._is_within(value):
                     self._taint(targets)
@@ -138,7 +159,7 @@ class _Spread:
 
     def _may_be_autocast(self, context: ast.expr) -> bool:
         """Whether a context manager or decorator may be autocast: it speaks of it, or is a variable that may hold one,
-        or a function of this file that speaks of it."""
+        or a function or class of this file that speaks of it."""
         name = _last_name(context)
         if name in _PLAIN_CONTEXTS:
             return False
@@ -147,7 +168,8 @@ class _Spread:
         if not isinstance(context, ast.Call):
             return True
         found = self.module.lookup(name, context) if isinstance(context.func, ast.Name) else None
-        return any(self._is_tainted(binding) for binding in found[1] if isinstance(binding, _FUNCTIONS)) if found else False
+        makers = [node for node in found[1] if isinstance(node, (*_FUNCTIONS, ast.ClassDef))] if found else []
+        return any(map(self._is_tainted, makers))
 
     def _decorates(self, decorator: ast.expr) -> bool:
         return ("autocast" in _last_name(decorator) or self._is_tainted(decorator)) and not _is_off(decorator)
@@ -155,6 +177,10 @@ class _Spread:
     def _function(self, node: ast.AST) -> ast.AST:
         """The function that runs a node; for what decorates a function, that function."""
         return self.module.function(node) or self.module.tree
+
+
+def _speaks_of_autocast(function: ast.AST) -> bool:
+    return any("autocast" in (getattr(node, "attr", ""), getattr(node, "id", "")) for node in ast.walk(function))
 
 
 def _assigned(node: ast.AST) -> Iterator[tuple[list[ast.AST], ast.expr]]:
@@ -176,9 +202,9 @@ def _assigned(node: ast.AST) -> Iterator[tuple[list[ast.AST], ast.expr]]:
             positional = [*node.posonlyargs, *node.args]
             for parameter, default in zip(reversed(positional), reversed(node.defaults), strict=False):
                 yield [parameter], default
-            for parameter, value in zip(node.kwonlyargs, node.kw_defaults, strict=True):
-                if value is not None:
-                    yield [parameter], value
+            for parameter, optional in zip(node.kwonlyargs, node.kw_defaults, strict=True):
+                if optional is not None:
+                    yield [parameter], optional
 
 
 def _is_switch(node: ast.AST) -> bool:

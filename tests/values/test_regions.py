@@ -12,13 +12,36 @@ import contextlib
 import functools
 import torch
 import torch as th
-from contextlib import nullcontext, contextmanager
+from contextlib import ExitStack, nullcontext, contextmanager
 from torch import nn
 from torch.amp import autocast
 from torch.cuda import amp
 from torch.cuda.amp import autocast as cuda_autocast
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+"""
+
+ENTERING = """
+class Mixed:
+    def __init__(self, enabled):
+        self.context = autocast("cuda", enabled=enabled)
+
+    def __enter__(self):
+        self.context.__enter__()
+        return self
+
+    def __exit__(self, *error):
+        self.context.__exit__(*error)
+
+class Other:
+    def __enter__(self):
+        context = autocast("cuda")
+        context.__enter__()
+        context.__exit__(None, None, None)
+
+    def __exit__(self, *error):
+        pass
 
 """
 
@@ -57,6 +80,16 @@ def inside(context: str, parameters: str = "x") -> str:
         "def f(x):\n    with torch.autocast('cuda'):\n        for y in x:\n            work(x)\n",
         "def f(x):\n    with torch.autocast('cuda', enabled=False):\n        with torch.autocast('cuda'):\n"
         "            work(x)\n",
+        "def f(x):\n    with ExitStack() as stack:\n        stack.enter_context(torch.no_grad())\n"
+        "        stack.enter_context(autocast('cuda'))\n        work(x)\n",
+        "def f(x):\n    stack = ExitStack()\n"
+        "    stack.enter_context(autocast('cuda'))\n    with stack:\n        work(x)\n",
+        "def f(x):\n    context = autocast('cuda')\n    context.__enter__()\n    try:\n        work(x)\n"
+        "    finally:\n        context.__exit__(None, None, None)\n",
+        ENTERING + inside("Mixed(True)"),
+        ENTERING + inside("Mixed(enabled=True) as m, torch.no_grad()"),
+        "@contextmanager\ndef mixed():\n    with ExitStack() as stack:\n        stack.enter_context(autocast('cuda'))\n"
+        "        yield\n\n" + inside("mixed()"),
     ],
 )
 def test_float16_for_certain(body: str) -> None:
@@ -75,6 +108,13 @@ def test_float16_for_certain(body: str) -> None:
         inside("torch.autocast(device_type=device)", "x, device"),
         "def f(x, flag):\n    context = nullcontext()\n    if flag:\n        context = autocast('cuda')\n"
         "    with context:\n        work(x)\n",
+        "def f(x, flag):\n    with ExitStack() as stack:\n"
+        "        if flag:\n            stack.enter_context(autocast('cuda'))\n"
+        "        work(x)\n",
+        "def f(x, flag):\n    with ExitStack() as stack:\n"
+        "        stack.enter_context(autocast('cuda') if flag else x)\n"
+        "        work(x)\n",
+        ENTERING + inside("Mixed(flag)", "x, flag"),
     ],
 )
 def test_float16_perhaps(body: str) -> None:
@@ -99,6 +139,33 @@ def test_float16_perhaps(body: str) -> None:
         ("def f(x):\n    with torch.autocast('cuda'):\n        pass\n    work(x)\n", RegionKind.NONE),
         ("with torch.autocast('cuda'):\n    def f(x):\n        work(x)\n", RegionKind.NONE),
         ("@torch.no_grad()\ndef f(x):\n    work(x)\n", RegionKind.NONE),
+        (
+            "def f(x):\n    with ExitStack() as stack:\n        stack.enter_context(autocast('cuda'))\n    work(x)\n",
+            RegionKind.NONE,
+        ),
+        (
+            "def f(x):\n    with ExitStack() as stack:\n"
+            "        work(x)\n        stack.enter_context(autocast('cuda'))\n",
+            RegionKind.NONE,
+        ),
+        (
+            "def f(x, flag):\n    stack = ExitStack()\n    if flag:\n        stack.enter_context(autocast('cuda'))\n"
+            "    else:\n        work(x)\n",
+            RegionKind.NONE,
+        ),
+        (
+            "def f(x):\n    context = autocast('cuda')\n"
+            "    context.__enter__()\n    context.__exit__(None, None, None)\n"
+            "    work(x)\n",
+            RegionKind.NONE,
+        ),
+        (
+            "def f(x):\n    with ExitStack() as stack:\n        stack.enter_context(autocast('cuda'))\n"
+            "        with autocast('cuda', enabled=False):\n            work(x)\n",
+            RegionKind.DISABLED,
+        ),
+        (ENTERING + inside("Mixed(False)"), RegionKind.DISABLED),
+        (ENTERING + inside("Other()"), RegionKind.NONE),
     ],
 )
 def test_other_states(body: str, kind: RegionKind) -> None:
@@ -233,3 +300,49 @@ def test_frameworks_in_another_precision(precision: str) -> None:
 def test_a_project_without_half_precision_has_no_frames() -> None:
     program = Program("def f(x):\n    return g(x) + 1\n\ndef g(x):\n    return x\n")
     assert program.seen("g(x) + 1") == ()
+
+
+@pytest.mark.parametrize("context", ["mixed()", "contexts.make()", "Mixed()", "contexts.Mixed()", "Bare()"])
+@pytest.mark.parametrize("own", ["", "half = torch.float16"])
+def test_contexts_of_another_file(context: str, own: str) -> None:
+    program = Program(
+        f"""
+        import torch
+        import contexts
+        from contexts import Bare, Mixed, mixed
+
+        {own}
+
+        def work(x):
+            return x + 1.0
+
+        def f(x):
+            with {context}:
+                work(x)
+        """,
+        contexts="""
+        import torch
+        from contextlib import contextmanager
+
+        @contextmanager
+        def mixed():
+            with torch.autocast("cuda"):
+                yield
+
+        def make():
+            return torch.autocast("cuda")
+
+        class Mixed:
+            def __init__(self):
+                self.context = torch.autocast("cuda")
+
+            def __enter__(self):
+                self.context.__enter__()
+
+        class Bare:
+            def __enter__(self):
+                self.context = torch.autocast("cuda")
+                self.context.__enter__()
+        """,
+    )
+    assert kinds(program, "x + 1.0") == {RegionKind.FLOAT16}
