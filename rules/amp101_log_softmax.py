@@ -247,8 +247,49 @@ class LogSoftmax(Rule):
                 return torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
             """,
         ),
+        Example(
+            """
+            import torch
+            from torch import nn
+
+            class Head(nn.Module):
+                def __init__(self, width, classes):
+                    super().__init__()
+                    self.net = nn.Sequential(nn.Linear(width, width))
+                    self.net.add_module("out", nn.Linear(width, classes))
+                    self.net.add_module("softmax", nn.Softmax(dim=1))
+
+                def forward(self, x):
+                    return torch.log(self.net(x))  # expect
+
+            def built(x):
+                net = nn.Sequential()
+                net.append(nn.Linear(3, 3)).append(nn.ReLU())
+                net.append(nn.Softmax(dim=1))
+                return torch.log(net(x))  # expect
+            """,
+        ),
     )
     VALID: ClassVar = (
+        """
+        import torch
+        from torch import nn
+
+        class Rates(nn.Module):
+            def __init__(self, width, smooth):
+                super().__init__()
+                self.net = nn.Sequential(nn.Linear(width, width), nn.Softmax(dim=1))
+                self.net.append(nn.Linear(width, 1))
+                self.net.append(nn.Softplus())
+                self.mixed = nn.Sequential()
+                self.mixed.add_module("mix", nn.Linear(width, width))
+                self.either = nn.Sequential(nn.Linear(width, width), nn.Softmax(dim=1))
+                if smooth:
+                    self.either.append(nn.Conv1d(1, 1, 3))
+
+            def forward(self, x):
+                return torch.log(self.net(x)) + torch.log(self.mixed(x.softmax(1))) + torch.log(self.either(x))
+        """,
         """
         import torch
 

@@ -100,6 +100,8 @@ def _container(site: Site, node: ast.expr, dotted: str, given: Given) -> Alterna
             elements = _ordered(site, values[0].elements[0])
         elif op == "modules" or not any(v.op in ("module", "instance", "sequential") for v in values):
             elements = ()
+    if op == "sequential":
+        elements = (*elements, *lists.grown(site, node))
     return (site.value(node, op, elements=elements),)
 
 

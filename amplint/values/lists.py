@@ -1,15 +1,19 @@
-"""Lists of layers that are built step by step: `layers = [a]`, `layers.append(b)`, `nn.Sequential(*layers)`."""
+"""Layers that are put together step by step: `layers.append(b)` of a list, `net.append(b)` of nn.Sequential."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import replace
 
-from amplint import torch_ops
-from amplint.values import modules
+from amplint import flow, torch_ops
+from amplint.project import Definition
+from amplint.tree import Module
+from amplint.values import conditions, modules, objects
 from amplint.values.site import Given, Site, merged
-from amplint.values.value import Argument
+from amplint.values.value import Argument, Value
 
+_GROWING = ("append", "add_module", "register_module")
 _COMPOUND = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
 
 
@@ -68,7 +72,7 @@ def _added(site: Site, statement: ast.stmt, name: str) -> tuple[Argument, ...] |
     return _displayed(site, call.args[0]) if call.func.attr == "extend" else None
 
 
-def _is_optional(site: Site, statement: ast.stmt, use: ast.expr) -> bool:
+def _is_optional(site: Site, statement: ast.AST, use: ast.AST) -> bool:
     """Whether `statement` stands in a branch or loop that `use` is not in."""
     around = {id(ancestor) for ancestor in site.module.ancestors(use)}
     return any(isinstance(a, _COMPOUND) and id(a) not in around for a in site.module.ancestors(statement))
@@ -79,3 +83,58 @@ def _optional(site: Site, argument: Argument) -> Argument:
     assert identity is not None
     values = (*site.engine.of_argument(argument), *modules.made(site, argument.node, identity, Given()))
     return Argument(argument.module, argument.node, argument.frame, merged(values))
+
+
+# -- containers that grow --------------------------------------------------------------------------------------
+
+
+def grown(site: Site, made: ast.expr) -> tuple[Argument, ...]:
+    """The layers that a function adds to the nn.Sequential that it makes and names: `net.add_module("fc", layer)`."""
+    statement, function = site.module.parent(made), site.module.function(made)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return ()
+    found: list[Argument] = []
+    for holder, call in _additions(site, site.module):
+        if not isinstance(holder, ast.Name) or site.module.function(call) is not function:
+            continue
+        if any(reaching.value is made for reaching in flow.definitions(site.module, holder)):
+            found += _layer(site, call, made)
+    return tuple(found)
+
+
+def grown_attribute(site: Site, node: ast.Attribute, instance: Value, held: Value) -> Value:
+    """An nn.Sequential that is an attribute of an instance, with what the methods of its class add to it."""
+    cls = instance.definition
+    assert cls is not None
+    found: list[Argument] = []
+    for base in reversed(site.engine.project.mro(cls)):
+        for holder, call in _additions(site, base.module):
+            function = base.module.function(call)
+            if function is None or base.module.class_of(function) is not base.node:
+                continue
+            if isinstance(holder, ast.Attribute) and holder.attr == node.attr and isinstance(holder.value, ast.Name):
+                frame = objects.method_frame(site, Definition(base.module, function), instance, node)
+                found += _layer(site.at(base.module, frame), call, function)
+    if not found:
+        return held
+    return site.engine.remember(
+        ("grown", held, instance), lambda: replace(held, elements=(*held.elements, *found)), lambda: held
+    )
+
+
+def _additions(site: Site, module: Module) -> tuple[tuple[ast.expr, ast.Call], ...]:
+    """(container, call) of each call of a file that may add a layer to a container, in their order."""
+    found = (
+        (call.func.value, call)
+        for call in sorted(module.calls, key=lambda call: (call.lineno, call.col_offset))
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _GROWING and call.args
+    )
+    return site.engine.remember(("additions", module.tree), lambda: tuple(found), tuple)
+
+
+def _layer(site: Site, call: ast.Call, use: ast.AST) -> tuple[Argument, ...]:
+    """The layer that a call adds; it may also be nn.Identity if it is not known to be added."""
+    if not conditions.feasible(site, call):
+        return ()
+    argument = site.argument(call.args[-1])
+    return (_optional(site, argument) if _is_optional(site, call, use) else argument,)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from amplint import flow, torch_ops
 from amplint.project import Definition, default_of, parameters
 from amplint.tree import Module
-from amplint.values import calls, expressions, options
+from amplint.values import calls, expressions, lists, options
 from amplint.values.dtype import Dtype, by_torch_name
 from amplint.values.site import Given, Site, known, merged, without_none
 from amplint.values.value import Alternatives, Argument, Frame, Value
@@ -236,6 +236,7 @@ def of_instance(site: Site, node: ast.Attribute, instance: Value) -> Alternative
         found += _assigned(site, node, instance, target)
     for buffer in engine.buffers(cls).get(attr, ()):
         found.append(_registered(site, node, instance, buffer))
+    found = [lists.grown_attribute(site, node, instance, v) if v.op == "sequential" else v for v in found]
     values = merged(owned(value, instance) for value in without_none(tuple(found)))
     return values or (site.value(node, "unknown", dotted=attr, owner=instance),)
 

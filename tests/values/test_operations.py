@@ -32,6 +32,7 @@ from torch import log as logarithm, nn, softmax
         "act = lambda t: t.softmax(1)\nprint(act(x))",
         "net = nn.Sequential(nn.Linear(2, 2), nn.Softmax(1))\nprint(net(x))",
         "net = nn.Sequential(*[nn.Linear(2, 2), nn.Softmax(1)])\nprint(net(x))",
+        "net = nn.Sequential()\nnet.add_module('fc', nn.Linear(2, 2))\nnet.append(nn.Softmax(1))\nprint(net(x))",
         "acts = {'soft': F.softmax, 'hard': torch.relu}\nprint(acts['soft'](x, 1))",
         "print(getattr(F, 'softmax')(x, 1))",
         "a, b = x.sum(), x.softmax(1)\nprint(b)",
