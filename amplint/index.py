@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 _WORD = re.compile(r"\w+")
 _CALL = re.compile(r"\b\w+(?=\()")
+_WORD_OR_CALL = re.compile(r"\w+\(?")
 _ONLY_WORDS = {code: " " for code in range(128) if not (chr(code).isalnum() or chr(code) in "_(")}
 _QUOTES = '"' * 3
 _LONGEST_NAME = 80
@@ -35,6 +36,12 @@ def called(text: str) -> set[str]:
     else:
         names = set(_CALL.findall(squeezed))
     return _with_originals(text, names)
+
+
+def passed(text: str) -> set[str]:
+    """The names that stand without being called there: what may be handed on, but also what an import names."""
+    words = text.translate(_ONLY_WORDS) if text.isascii() else " ".join(_WORD_OR_CALL.findall(text))
+    return {word for word in words.replace(" (", "(").replace("(", "( ").split() if word[-1] != "("}
 
 
 def derived(text: str) -> set[str]:
@@ -96,6 +103,7 @@ def switched(text: str) -> set[str]:
 NAMES: dict[str, Callable[[str], Iterable[str]]] = {
     "files_calling": called,
     "files_deriving": derived,
+    "files_passing": passed,
     "files_switching": switched,
     "defines": defined,
 }

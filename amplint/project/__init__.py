@@ -86,15 +86,15 @@ class Project:
         self._questions.note("files_calling", name)
         return tuple(self._by_name("files_calling").get(name, ()))
 
+    def files_passing(self, name: str) -> tuple[Path, ...]:
+        """The files in which something of this (undotted) name stands without being called there."""
+        self._questions.note("files_passing", name)
+        return tuple(self._by_name("files_passing").get(name, ()))
+
     def files_deriving(self, name: str) -> tuple[Path, ...]:
         """The files in which a class of this (undotted) name seems to be a base."""
         self._questions.note("files_deriving", name)
         return tuple(self._by_name("files_deriving").get(name, ()))
-
-    def files_mentioning(self, word: str) -> tuple[Path, ...]:
-        """The files whose text holds `word`."""
-        self._questions.note("files_mentioning", word)
-        return self._questions.remember(("mentioning", word), lambda: self._mentioning(word), ())
 
     def files_switching(self) -> tuple[Path, ...]:
         """The files that seem to switch half precision on."""
@@ -137,10 +137,10 @@ class Project:
                 paths: Iterable[Path] = self.files_of(dotted, Path(importer))
             case ("files_calling", name):
                 paths = self.files_calling(name)
+            case ("files_passing", name):
+                paths = self.files_passing(name)
             case ("files_deriving", name):
                 paths = self.files_deriving(name)
-            case ("files_mentioning", word):
-                paths = self.files_mentioning(word)
             case ("files_switching", _):
                 paths = self.files_switching()
             case ("files_using", word):
@@ -185,6 +185,11 @@ class Project:
         self._recent.clear()
         self._questions.clear()
         return True
+
+    @property
+    def answered(self) -> int:
+        """How many questions were worked out so far."""
+        return self._questions.answered
 
     def recording(self) -> AbstractContextManager[Recording]:
         """Records the primitive questions that answers within the block rest on."""

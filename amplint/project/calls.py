@@ -269,7 +269,7 @@ def _called_as(project: Project, function: Definition) -> set[str]:
 
 def _holders_of(project: Project, name: str, *, call: bool) -> set[str]:
     """The names that hold `name`, or with `call` what calling it gives."""
-    paths = project.files_calling(name) if call else project.files_mentioning(name)
+    paths = project.files_calling(name) if call else project.files_passing(name)
     if len(paths) > _MAX_FILES:
         return set()
     held: set[str] = set()

@@ -42,6 +42,8 @@ class Questions:
         self._open: set[Hashable] = set()
         self._frames: list[Recording] = []
         self._work = 0
+        self.answered = 0
+        """How many questions were worked out so far."""
 
     def clear(self) -> None:
         self._answers.clear()
@@ -95,6 +97,7 @@ class Questions:
             outer.unanswered |= self._open
             return default
         frame = Recording()
+        self.answered += 1
         self._open.add(key)
         self._frames.append(frame)
         try:

@@ -9,12 +9,12 @@ from functools import lru_cache
 
 from amplint.project import Asked, Callee, Definition, Project
 from amplint.protocol.recognise import NAMES_OF_EVENTS, is_clip_name
-from amplint.protocol.roles import last_name, used_as_scaler
+from amplint.protocol.roles import is_super, last_name, used_as_scaler
 from amplint.tree import Module
 
 _WORDS = re.compile(
     r"backward\(|unscale_|clip_grad|zero_grad|GradScaler|\.grad\b|isfinite|isnan|isinf|all_reduce|scaler|optim\w*\.step"
-    r"|train\w*\(|trainer|fit\w*\(|epoch|_step\("
+    r"|\b_?train\w*\(|trainer|\b_?fit\w*\(|epoch|_step\("
 )
 """A file without one of these neither has events nor calls what has them. Most model code is without."""
 _MAX_VISITED = 120
@@ -258,6 +258,8 @@ def _looks_like_event(project: Project, module: Module, call: ast.Call) -> bool:
     if not isinstance(call.func, ast.Attribute):
         return "loss_scaler" in name or (name == "grad" and _is_autograd(module, call))
     receiver = last_name(call.func.value)
+    if name == "training_step":
+        return is_super(call.func.value)
     if name == "step":
         return not _NO_STEPPER.search(receiver)
     if name in ("update", "scale"):

@@ -17,8 +17,8 @@ _MAX_DEPTH = 240
 _MAX_WORK = 6_000
 """How many questions one outermost question may open."""
 
-_MAX_RENEWED = 60_000
-"""How many questions may be opened in all by one that is many in one. Some three seconds."""
+_MAX_RENEWED = 90_000
+"""How many questions, those to the project with them, may be opened in all by one that is many in one. Some seconds."""
 
 _MAX_PART = 2_000
 """How many questions each part of such a one may open."""
@@ -43,6 +43,7 @@ class Memo:
         self._rests_on = _NOTHING
         self._work = self._spent = 0
         self._measure = _MAX_WORK
+        self._answered = 0
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 16 * _MAX_DEPTH))
 
     def remember(self, key: Hashable, answer: Callable[[], T], bottom: Callable[[], T]) -> T:
@@ -54,6 +55,7 @@ class Memo:
         depth = len(self._open)
         if depth == 0:
             self._work = self._spent = 0
+            self._answered = self._project.answered
             self._measure = _MAX_WORK
         self._work += 1
         if key in self._open:
@@ -72,7 +74,8 @@ class Memo:
 
         False once all of it together has taken `_MAX_RENEWED`: it should come to an end.
         """
-        self._spent += self._work
+        self._spent += self._work + self._project.answered - self._answered
+        self._answered = self._project.answered
         self._work, self._measure = 0, _MAX_PART
         return self._spent < _MAX_RENEWED
 
