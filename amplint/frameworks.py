@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from amplint import scaling
 from amplint.context import Context
 from amplint.edit import argument
+from amplint.hooks import calls_in_project
 from amplint.project import Definition
 from amplint.protocol import Event
+from amplint.protocol.frameworks import FRAMEWORKS
 from amplint.tree import Function, Module
 
 _CONSTRUCTORS = {
@@ -19,6 +21,8 @@ _CONSTRUCTORS = {
         ["lightning.Fabric", "lightning.fabric.Fabric", "lightning_fabric.Fabric", "lightning.fabric.fabric.Fabric"]
     ),
 }
+_TRANSFORMERS_TRAINER = next(f.bases for f in FRAMEWORKS if f.name == "transformers" and f.bases)
+_ARGUMENTS = ("TrainingArguments", "Seq2SeqTrainingArguments", "SFTConfig", "DPOConfig")
 _PREPARES = ("prepare", "prepare_optimizer", "prepare_model", "setup", "setup_module", "setup_optimizers")
 _PRECISION = {"accelerate": "mixed_precision", "fabric": "precision"}
 _GRAD_SCALERS = frozenset(
@@ -59,6 +63,8 @@ def is_float16(context: Context, event: Event) -> bool | None:
     """
     if event.framework == "lightning":
         return _lightning_float16(context, event.module, event.node)
+    if is_in_transformers_trainer(context, event):
+        return _transformers_float16(context)
     source = event.scaler.source if event.scaler else None
     if event.framework == "deepspeed":
         return _deepspeed_float16(event)
@@ -88,6 +94,20 @@ def owner_of_step(context: Context, step: Event) -> Owner | None:
         if optimizer in _prepared(module, ast.unparse(made.target)):
             return Owner(made.framework, ast.unparse(made.target))
     return None
+
+
+def is_in_transformers_trainer(context: Context, event: Event) -> bool:
+    """Whether an event happens in a method of a class derived from the Trainer of transformers."""
+    cls = _class(event.module, event.node)
+    bases = context.project.base_names(Definition(event.module, cls)) if cls is not None else frozenset()
+    return any(map(_TRANSFORMERS_TRAINER.search, bases))
+
+
+def is_left_to_transformers(context: Context, backward: Event) -> bool:
+    """Whether a plain backward pass stands in a Trainer's own step, whose gradients the Trainer unscales afterwards."""
+    function = scaling.function_of(backward)
+    is_step = function is not None and function.name == "training_step"
+    return is_step and is_in_transformers_trainer(context, backward) and _transformers_float16(context)
 
 
 def written(context: Context, event: Event, at: ast.AST) -> str | None:
@@ -205,6 +225,12 @@ def _trains_in_float16(context: Context, module: Module, node: ast.AST) -> bool:
     cls = _class(module, node)
     steps: list[Function] = [f for f in module.functions if f.name == "training_step" and _class(module, f) is cls]
     return any(_lightning_float16(context, module, step.body[0]) for step in steps)
+
+
+def _transformers_float16(context: Context) -> bool:
+    """Whether the project says `TrainingArguments(fp16=True)`."""
+    made = (call for name in _ARGUMENTS for _, call in calls_in_project(context, name))
+    return any(isinstance(flag := argument(call, "fp16"), ast.Constant) and flag.value is True for call in made)
 
 
 def _deepspeed_float16(event: Event) -> bool | None:

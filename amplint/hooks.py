@@ -51,15 +51,15 @@ def _is_from(bases: frozenset[str], packages: tuple[str, ...]) -> bool:
 def _has_float16_trainer(context: Context) -> bool:
     return any(
         isinstance(precision := argument(call, "precision"), ast.Constant) and precision.value in _FLOAT16_PRECISION
-        for _, call in _calls(context, "Trainer")
+        for _, call in calls_in_project(context, "Trainer")
     )
 
 
 def _is_fastai_float16(context: Context) -> bool:
-    return any(True for name in ("to_fp16", "MixedPrecision") for _ in _calls(context, name))
+    return any(True for name in ("to_fp16", "MixedPrecision") for _ in calls_in_project(context, name))
 
 
-def _calls(context: Context, name: str) -> Iterator[tuple[Module, ast.Call]]:
+def calls_in_project(context: Context, name: str) -> Iterator[tuple[Module, ast.Call]]:
     """The calls in the project of what has this last name."""
     for path in context.project.files_calling(name):
         module = context.project.module(path)

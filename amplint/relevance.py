@@ -12,10 +12,10 @@ from functools import cached_property
 from pathlib import Path
 
 _WORDS = (b"torch", b"autocast", b"GradScaler")
-_HINTS = (b"scaler.", b"lightning", b"accelerate", b"fastai", b"deepspeed", b"mmengine", b"transformers", b"apex")
+_FRAMEWORKS = (b"lightning", b"accelerate", b"fastai", b"deepspeed", b"mmengine", b"transformers", b"ignite", b"apex")
+_HINTS = (b"scaler.", *_FRAMEWORKS)
 _PHRASE = re.compile(
-    rb"scaler\.(?:step|scale|unscale_|update)\b"
-    rb"|\b(?:import|from)[ \t]+(?:lightning|accelerate|fastai|deepspeed|mmengine|transformers|apex)\b"
+    rb"scaler\.(?:step|scale|unscale_|update)\b|\b(?:import|from)[ \t]+(?:" + b"|".join(_FRAMEWORKS) + rb")\b"
 )
 _IMPORT = re.compile(rb"\bimport[ \t]+([\w., \t]+)|\bfrom[ \t]+([\w.]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]*)")
 _NAME = re.compile(rb"\w+")

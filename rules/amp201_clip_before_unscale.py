@@ -253,8 +253,63 @@ class ClipBeforeUnscale(Rule):
                 pl.Trainer(precision=16, callbacks=[Clip()]).fit(module, data)
             """,
         ),
+        Example(
+            """
+            import torch
+            from fastai.learner import Callback, Learner
+
+            class ClipHead(Callback):
+                def after_backward(self):
+                    torch.nn.utils.clip_grad_norm_(self.model[-1].parameters(), 0.1)  # expect
+
+            def main(dls, model):
+                Learner(dls, model, cbs=[ClipHead()]).to_fp16().fit_one_cycle(3)
+            """,
+        ),
     )
     VALID: ClassVar = (
+        """
+        import torch
+        from fastai.callback.all import Callback, GradientClip
+        from fastai.learner import Learner
+
+        class ClipHead(Callback):
+            order = GradientClip.order + 1
+
+            def before_step(self):
+                torch.nn.utils.clip_grad_norm_(self.model[-1].parameters(), 0.1)
+
+        def main(dls, model):
+            Learner(dls, model, cbs=[GradientClip(1.0), ClipHead()]).to_fp16().fit_one_cycle(3)
+        """,
+        """
+        import torch
+        from composer import Algorithm, Event, Trainer
+
+        class ClipHead(Algorithm):
+            def match(self, event, state):
+                return event == Event.AFTER_TRAIN_BATCH
+
+            def apply(self, event, state, logger):
+                torch.nn.utils.clip_grad_norm_(state.model.head.parameters(), 0.1)
+
+        def main(model, data):
+            Trainer(model=model, train_dataloader=data, precision="amp_fp16", algorithms=[ClipHead()]).fit()
+        """,
+        """
+        import torch
+        from ignite.engine import Events, create_supervised_trainer
+
+        def main(model, optimizer, loss, data):
+            scaler = torch.amp.GradScaler("cuda")
+            trainer = create_supervised_trainer(model, optimizer, loss, "cuda", amp_mode="amp", scaler=scaler)
+
+            @trainer.on(Events.ITERATION_COMPLETED(every=100))
+            def report(engine):
+                print(engine.state.output, scaler.get_scale())
+
+            trainer.run(data, max_epochs=3)
+        """,
         """
         import torch
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from amplint import scaling
 from amplint.context import Context
-from amplint.edit import add_import, argument, insert_after, insert_before, replace
+from amplint.edit import add_import, argument, insert_after, insert_before, replace, set_argument
 from amplint.loss_regions import forward_regions
 from amplint.protocol import Event, Kind, Path, Symbol
 from amplint.protocol.roles import last_name
@@ -19,6 +19,7 @@ from amplint.tree import Function, Module
 from amplint.values import Dtype, Region
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_IGNITE = "ignite.engine.create_supervised_trainer"
 _ENABLED_POSITIONS = {"torch.cuda.amp.autocast": 0, "torch.cuda.amp.autocast_mode.autocast": 0}
 
 
@@ -27,7 +28,8 @@ class Float16WithoutScaler(Rule):
 
     ## What it does
     Reports `loss.backward()` followed by `optimizer.step()` where the loss was computed under float16 autocast (the
-    CUDA default dtype) and neither a GradScaler nor a framework scales it.
+    CUDA default dtype) and neither a GradScaler nor a framework scales it; also ignite's
+    `create_supervised_trainer(..., amp_mode="amp")` without a `scaler`.
 
     ## Why
     Gradients flow backward in the dtype of the forward pass. The smallest positive float16 is 2**-24, about 6e-8;
@@ -63,7 +65,7 @@ class Float16WithoutScaler(Rule):
     name = "fp16-without-scaler"
     severity = Severity.WARNING
     summary = "float16 autocast training without a GradScaler"
-    triggers = ((b"backward", b"step"),)
+    triggers = ((b"backward", b"step"), (b"create_supervised_trainer", b"amp_mode"))
     fixable = "unsafe"
     INVALID: ClassVar = (
         Example(
@@ -179,8 +181,32 @@ class Float16WithoutScaler(Rule):
                 """,
             },
         ),
+        Example(
+            """
+            from ignite.engine import create_supervised_trainer
+
+            def main(model, optimizer, loss, data):
+                trainer = create_supervised_trainer(model, optimizer, loss, "cuda", amp_mode="amp")  # expect
+                trainer.run(data, max_epochs=3)
+            """,
+            """
+            from ignite.engine import create_supervised_trainer
+
+            def main(model, optimizer, loss, data):
+                trainer = create_supervised_trainer(model, optimizer, loss, "cuda", amp_mode="amp", scaler=True)
+                trainer.run(data, max_epochs=3)
+            """,
+        ),
     )
     VALID: ClassVar = (
+        """
+        from ignite.engine import create_supervised_trainer
+
+        def trainers(model, optimizer, loss, made):
+            yield create_supervised_trainer(model, optimizer, loss, "cuda", amp_mode="amp", scaler=made)
+            yield create_supervised_trainer(model, optimizer, loss, "cuda", amp_mode="apex")
+            yield create_supervised_trainer(model, optimizer, loss)
+        """,
         """
         import torch
 
@@ -291,6 +317,11 @@ class Float16WithoutScaler(Rule):
             message = "float16 gradients below 3e-8 are zero, and an overflow reaches the weights: no GradScaler"
             fix = _fix(context, backward, step, region)
             yield self.finding(context, backward.node, message, fix=fix, related=fault.related(context))
+        for call in context.module.calls:
+            if _is_unscaled_ignite(context.module, call):
+                message = 'ignite scales the loss of amp_mode="amp" only if it is told to: scaler=True'
+                edits = set_argument(context.module, call, "scaler", "True")
+                yield self.finding(context, call, message, fix=Fix("Let ignite scale the loss", Safety.UNSAFE, edits))
 
 
 def _plain_steps(path: Path) -> Iterator[Fault]:
@@ -308,6 +339,15 @@ def _plain_steps(path: Path) -> Iterator[Fault]:
             if backward is not None and is_plain and not cleared & {None, event.optimizer}:
                 yield Fault(path, backward, (event,))
             backward = None
+
+
+def _is_unscaled_ignite(module: Module, call: ast.Call) -> bool:
+    """Whether ignite is asked for a training step under float16 autocast, and for no scaler."""
+    if _IGNITE not in module.names(call.func) or any(keyword.arg is None for keyword in call.keywords):
+        return False
+    mode, scaler = argument(call, "amp_mode", 8), argument(call, "scaler", 9)
+    is_autocast = isinstance(mode, ast.Constant) and mode.value == "amp"
+    return is_autocast and (scaler is None or (isinstance(scaler, ast.Constant) and not scaler.value))
 
 
 def _is_scaled_somewhere(context: Context, backward: Event, step: Event) -> bool:

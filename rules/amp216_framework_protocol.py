@@ -22,6 +22,8 @@ _REASONS = {
     "on_before_optimizer_step",
     "deepspeed": "DeepSpeed unscales inside engine.step(): this clips gradients still scaled; use gradient_clipping",
     "mmengine": "AmpOptimWrapper unscales inside step(): this clips gradients still scaled; use its clip_grad",
+    "transformers": "the Trainer unscales, and clips by max_grad_norm, after training_step(): this clips gradients "
+    "still scaled by 65536",
 }
 _NATIVE = {
     "accelerate": "Accelerate",
@@ -29,6 +31,7 @@ _NATIVE = {
     "lightning": "Lightning",
     "deepspeed": "DeepSpeed",
     "mmengine": "AmpOptimWrapper",
+    "transformers": "the Trainer",
 }
 
 
@@ -38,7 +41,8 @@ class FrameworkProtocol(Rule):
     ## What it does
     Under Accelerate, Fabric, Lightning's manual optimization, DeepSpeed and MMEngine with float16, reports
     `loss.backward()`, torch's `clip_grad_norm_` / `clip_grad_value_`, Lightning's `self.clip_gradients`, and a
-    hand-made GradScaler beside the framework's.
+    hand-made GradScaler beside the framework's. The same in a `training_step` of a class derived from the Trainer of
+    transformers, under `TrainingArguments(fp16=True)`.
 
     ## Why
     These frameworks own the GradScaler. A loss that goes backward without them is not scaled, while the step divides
@@ -60,7 +64,7 @@ class FrameworkProtocol(Rule):
     Safe where one call replaces it: `accelerator.backward`, `fabric.backward`, `self.manual_backward`,
     `engine.backward`; `accelerator.clip_grad_norm_`, under `if accelerator.sync_gradients:` inside
     `accelerator.accumulate`; `fabric.clip_gradients(..., error_if_nonfinite=False)`. None for clips in Lightning's
-    manual optimization, and for a hand-made scaler.
+    manual optimization and in a Trainer, which clip by themselves afterwards, and for a hand-made scaler.
 
     ## References
     - [Accelerate: gradient clipping](https://huggingface.co/docs/accelerate/package_reference/accelerator#accelerate.Accelerator.clip_grad_norm_)
@@ -74,7 +78,7 @@ class FrameworkProtocol(Rule):
     summary = "torch's own backward, clip or scaler in place of the framework's"
     triggers = tuple(
         (framework, word)
-        for framework in (b"ccelerat", b"abric", b"ightning", b"deepspeed", b"mmengine")
+        for framework in (b"ccelerat", b"abric", b"ightning", b"deepspeed", b"mmengine", b"Trainer")
         for word in (b"backward(", b"clip_grad", b"GradScaler")
     )
     fixable = "safe"
@@ -194,8 +198,108 @@ class FrameworkProtocol(Rule):
                     scaler.update()
             """
         ),
+        Example(
+            """
+            import torch
+            from transformers import Trainer, TrainingArguments
+
+            class Weighted(Trainer):
+                def training_step(self, model, inputs, num_items_in_batch=None):
+                    model.train()
+                    with self.compute_loss_context_manager():
+                        loss = self.compute_loss(model, inputs)
+                    loss.backward()  # expect
+                    return loss.detach()
+
+            class Limited(Trainer):
+                def training_step(self, model, inputs, num_items_in_batch=None):
+                    loss = super().training_step(model, inputs, num_items_in_batch)
+                    torch.nn.utils.clip_grad_norm_(model.head.parameters(), 0.1)  # expect
+                    return loss
+
+            class Both(Trainer):
+                def training_step(self, model, inputs, num_items_in_batch=None):
+                    loss = self.compute_loss(model, inputs)
+                    self.accelerator.backward(loss)
+                    torch.nn.utils.clip_grad_value_(model.parameters(), 0.1)  # expect
+                    return loss.detach()
+
+            args = TrainingArguments("out", fp16=True)
+            """,
+            """
+            import torch
+            from transformers import Trainer, TrainingArguments
+
+            class Weighted(Trainer):
+                def training_step(self, model, inputs, num_items_in_batch=None):
+                    model.train()
+                    with self.compute_loss_context_manager():
+                        loss = self.compute_loss(model, inputs)
+                    self.accelerator.backward(loss)
+                    return loss.detach()
+
+            class Limited(Trainer):
+                def training_step(self, model, inputs, num_items_in_batch=None):
+                    loss = super().training_step(model, inputs, num_items_in_batch)
+                    torch.nn.utils.clip_grad_norm_(model.head.parameters(), 0.1)
+                    return loss
+
+            class Both(Trainer):
+                def training_step(self, model, inputs, num_items_in_batch=None):
+                    loss = self.compute_loss(model, inputs)
+                    self.accelerator.backward(loss)
+                    torch.nn.utils.clip_grad_value_(model.parameters(), 0.1)
+                    return loss.detach()
+
+            args = TrainingArguments("out", fp16=True)
+            """,
+        ),
     )
     VALID: ClassVar = (
+        """
+        import torch
+        from transformers import Trainer, TrainingArguments
+
+        class Weighted(Trainer):
+            def training_step(self, model, inputs, num_items_in_batch=None):
+                loss = self.compute_loss(model, inputs)
+                self.accelerator.backward(loss)
+                return loss.detach()
+
+            def create_optimizer(self):
+                self.optimizer = torch.optim.SGD(self.model.parameters(), lr=self.args.learning_rate)
+                return self.optimizer
+
+        class Older(Trainer):
+            def training_step(self, model, inputs):
+                loss = self.compute_loss(model, inputs)
+                self.scaler.scale(loss).backward()
+                return loss.detach()
+
+        class Checked(Trainer):
+            def training_step(self, model, inputs, num_items_in_batch=None):
+                loss = super().training_step(model, inputs, num_items_in_batch)
+                if not torch.isfinite(loss):
+                    model.zero_grad()
+                return loss
+
+        args = TrainingArguments("out", fp16=True, max_grad_norm=0.5)
+        """,
+        """
+        import torch
+        from transformers import Trainer, TrainingArguments
+
+        class Brain(Trainer):
+            def training_step(self, model, inputs, num_items_in_batch=None):
+                loss = super().training_step(model, inputs, num_items_in_batch)
+                torch.nn.utils.clip_grad_norm_(model.head.parameters(), 0.1)
+                return loss
+
+            def probe(self, model, inputs):
+                self.compute_loss(model, inputs).backward()
+
+        args = TrainingArguments("out", bf16=True)
+        """,
         """
         import torch
         from accelerate import Accelerator
@@ -277,15 +381,20 @@ class FrameworkProtocol(Rule):
             assert owner is not None
             message = f"{_NATIVE[owner.framework]} scales the loss in its own backward only: this one is not scaled"
             yield self.finding(context, fault.node, message, fix=_backward_fix(context, fault, owner))
+        for fault in scaling.once(context, lambda path: _backwards_left_to_a_trainer(context, path)):
+            owner = frameworks.Owner("accelerate", "self.accelerator")
+            message = "the Trainer divides these gradients by the scale, but only its accelerator's backward scales"
+            yield self.finding(context, fault.node, message, fix=_backward_fix(context, fault, owner))
 
     def _clip(self, context: Context, fault: Fault) -> Finding:
         backward = fault.causes[0]
         certain = frameworks.is_float16(context, backward)
-        message = _REASONS[backward.framework]
+        in_trainer = frameworks.is_in_transformers_trainer(context, backward)
+        message = _REASONS["transformers" if in_trainer else backward.framework]
         if not certain:
             message = f"if the precision is float16: {message}"
         severity = None if certain else Severity.WARNING
-        fix = _clip_fix(context, fault)
+        fix = _clip_fix(context, fault) if not in_trainer else None
         return self.finding(context, fault.node, message, severity=severity, fix=fix, related=fault.related(context))
 
 
@@ -312,6 +421,16 @@ def _plain_backwards(context: Context, path: Path) -> Iterator[Fault]:
             if backward is not None and frameworks.owner_of_step(context, event):
                 yield Fault(path, backward, (event,))
             backward = None
+
+
+def _backwards_left_to_a_trainer(context: Context, path: Path) -> Iterator[Fault]:
+    """The plain backward passes in a Trainer's training_step, which steps nothing itself."""
+    if any(event.kind is Kind.STEP for event in path.events):
+        return
+    for event in path.events:
+        is_plain = event.kind is Kind.BACKWARD and event.scaler is None and not event.framework
+        if is_plain and event.module is context.module and frameworks.is_left_to_transformers(context, event):
+            yield Fault(path, event)
 
 
 def _backward_fix(context: Context, fault: Fault, owner: frameworks.Owner) -> Fix | None:

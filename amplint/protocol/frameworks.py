@@ -3,7 +3,11 @@
 Sources: accelerate `Accelerator.backward/clip_grad_norm_/unscale_gradients` (0.10 to 1.10); lightning
 `Fabric.backward/clip_gradients`, `LightningModule.manual_backward/clip_gradients` (2.0 to 2.5); timm
 `utils/cuda.py: NativeScaler` (0.3 to 1.0); mmengine `AmpOptimWrapper` (0.1 to 0.10); deepspeed `DeepSpeedEngine`
-(0.5 to 0.17); apex `amp.scale_loss`.
+(0.5 to 0.17); transformers `Trainer.training_step` (4.31 to 4.57), which goes backward through its accelerator, while
+the unscaling and the clipping by `max_grad_norm` follow after it; apex `amp.scale_loss`.
+
+Composer, fastai's callbacks and ignite's `create_supervised_trainer` do whole steps by themselves: no call of theirs in
+a training script does a part of one. What fastai's hooks see is in `amplint.hooks`.
 """
 
 from __future__ import annotations
@@ -32,7 +36,8 @@ class Call:
 class Framework:
     """`classes` are the ends of the dotted names of its object's class; `variables` matches what it is usually called.
 
-    `imports` is a module without which the variable's name alone says nothing.
+    `imports` is a module without which the variable's name alone says nothing. `bases` matches the dotted names of the
+    classes whose methods call on `self`.
     """
 
     name: str
@@ -40,6 +45,7 @@ class Framework:
     variables: re.Pattern[str]
     imports: tuple[str, ...]
     calls: dict[str, Call]
+    bases: re.Pattern[str] | None = None
 
 
 def _named(pattern: str) -> re.Pattern[str]:
@@ -51,7 +57,7 @@ FRAMEWORKS = (
         "accelerate",
         ("Accelerator",),
         _named(r"accelerator$"),
-        ("accelerate",),
+        ("accelerate", "transformers", "trl"),
         {
             "backward": Call((Kind.BACKWARD,), loss=0),
             "clip_grad_norm_": Call((Kind.UNSCALE, Kind.CLIP), parameters=0),
@@ -78,6 +84,15 @@ FRAMEWORKS = (
             "manual_backward": Call((Kind.BACKWARD,), loss=0),
             "clip_gradients": Call((Kind.CLIP,), optimizer=0),
         },
+        re.compile(r"(^|\.)Lightning(Module|Lite)$"),
+    ),
+    Framework(
+        "transformers",
+        (),
+        _named(r"^$"),
+        ("transformers", "trl"),
+        {"training_step": Call((Kind.BACKWARD,))},
+        re.compile(r"^(transformers|trl|sentence_transformers)\.(\w+\.)*\w*Trainer$"),
     ),
     Framework(
         "timm",

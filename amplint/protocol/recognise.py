@@ -11,7 +11,7 @@ from amplint.protocol.evaluate import Evaluator, enabled_of
 from amplint.protocol.events import Event, Kind
 from amplint.protocol.facts import assume, compared, truth
 from amplint.protocol.frameworks import Call, Framework
-from amplint.protocol.roles import Roles, is_scaler_name, last_name
+from amplint.protocol.roles import Roles, is_scaler_name, is_super, last_name
 from amplint.protocol.state import Frame, State
 from amplint.protocol.symbols import NONE, Symbol
 from amplint.tree import Module
@@ -260,6 +260,8 @@ class Recogniser:
         holder = receiver if receiver is not None else call.func
         method = name if receiver is not None else "__call__"
         if isinstance(call.func, ast.Attribute) and frame.module.names(call.func):
+            return None
+        if is_super(receiver) and self.project.callees(frame.module, call, frame.receiver):
             return None
         symbol = self._held(holder, state, frame)
         framework = self.roles.framework(symbol, holder, frame.module, frame)

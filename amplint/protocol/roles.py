@@ -73,11 +73,9 @@ class Roles:
 
     def framework(self, symbol: Symbol, expression: ast.expr, module: Module, frame: Frame) -> Framework | None:
         """The framework whose object `expression` is."""
-        if isinstance(expression, ast.Name) and expression.id == "self":
-            receiver = frame.receiver
-            bases = self.project.base_names(receiver) if receiver else frozenset()
-            lightning = any(base.rsplit(".", 1)[-1] in ("LightningModule", "LightningLite") for base in bases)
-            return next((f for f in FRAMEWORKS if f.name == "lightning"), None) if lightning else None
+        if (isinstance(expression, ast.Name) and expression.id == "self") or is_super(expression):
+            bases = self.project.base_names(frame.receiver) if frame.receiver else frozenset()
+            return next((f for f in FRAMEWORKS if f.bases and any(map(f.bases.search, bases))), None)
         for framework in FRAMEWORKS:
             names = self._constructors(symbol)
             if any(name == c or name.endswith(f".{c}") for name in names for c in framework.classes):
@@ -162,6 +160,11 @@ def last_name(expression: ast.expr | None) -> str:
         case ast.Call(func=function):
             return last_name(function)
     return ""
+
+
+def is_super(expression: ast.expr | None) -> bool:
+    """Whether an expression is `super()`."""
+    return isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.func.id == "super"
 
 
 def used_as_scaler(project: Project, module: Module) -> frozenset[str]:
