@@ -34,6 +34,7 @@ FLOATS = frozenset({Dtype.FLOAT16, Dtype.BFLOAT16, Dtype.FLOAT32, Dtype.FLOAT64}
 _SPELLINGS = {
     "half": Dtype.FLOAT16,
     "HalfTensor": Dtype.FLOAT16,
+    "BFloat16Tensor": Dtype.BFLOAT16,
     "FloatTensor": Dtype.FLOAT32,
     "DoubleTensor": Dtype.FLOAT64,
     "float16": Dtype.FLOAT16,

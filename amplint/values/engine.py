@@ -138,7 +138,7 @@ class Values:
             elif value.op == "dtype":
                 found |= self.dtypes_of(value.operand("input"))
             elif value.op == "constant" and isinstance(value.constant, str):
-                found.add(by_torch_name(value.constant.removeprefix("torch.")) or Dtype.UNKNOWN)
+                found.add(by_torch_name(value.constant.removeprefix("torch.").removeprefix("cuda.")) or Dtype.UNKNOWN)
             elif not (value.op == "constant" and value.constant is None):
                 found.add(Dtype.UNKNOWN)
         return frozenset(found)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from amplint.project import Definition
 from amplint.tree import Module
-from amplint.values import expressions, objects, precision, switches
+from amplint.values import defaults, expressions, objects, precision, switches
 from amplint.values.calls import opened
 from amplint.values.dtype import Dtype
 from amplint.values.regions import HALF_PRECISION, OUTSIDE, as_bool, last_name, place
@@ -80,9 +80,9 @@ class Frames:
         found = {module: switches.switching(module) for module in project.modules(project.files_switching())}
         return {module: what for module, what in found.items() if what.functions}
 
-    def _receiving(self) -> tuple[tuple[Module, ast.AST], ...]:
+    def _receiving(self) -> dict[tuple[Module, ast.AST], None]:
         """The functions that call one which returns float16."""
-        return self.engine.remember("receiving", lambda: tuple(dict.fromkeys(self._find_receiving())), tuple)
+        return self.engine.remember("receiving", lambda: dict.fromkeys(self._find_receiving()), dict)
 
     def _find_receiving(self) -> Iterator[tuple[Module, ast.AST]]:
         returning = [(m, f) for m, found in self._switching().items() for f in found.returning]
@@ -95,7 +95,7 @@ class Frames:
 
     def _returns_half(self, module: Module, function: ast.AST) -> bool:
         alone = self.engine.base(module, function, hops=0)
-        return any(value.may_be_half for value in self.engine.returned(alone))
+        return any(map(self._holds_half, self.engine.returned(alone)))
 
     def _entering(self) -> dict[tuple[Module, ast.AST], None]:
         """The functions that enter a context which switches half precision on in another file."""
@@ -145,7 +145,8 @@ class Frames:
         calls = self._calls(frame.module).get(function, ())
         if self._is_alone(frame):
             switched = self._switching().get(frame.module)
-            if switched is not None and (frame.module, function) not in self._entering():
+            place = frame.module, function
+            if switched is not None and place not in self._entering() and place not in self._receiving():
                 calls = [call for call in calls if call in switched.calls]
         site = Site(self.engine, frame.module, frame)
         for call in calls:
@@ -171,7 +172,11 @@ class Frames:
         if frame.region.is_float16 or (frame.receiver is not None and self._holds_half(frame.receiver)):
             return True
         values = (v for a in frame.arguments.values() for v in self.engine.of_argument(a))
-        return any(self._holds_half(value) for value in values)
+        if any(self._holds_half(value) for value in values):
+            return True
+        if frame.call is None or frame.caller is None:
+            return False
+        return Dtype.FLOAT16 in defaults.at(self.engine, frame.caller.module, frame.call, frame.caller)
 
     def _holds_half(self, value: Value, depth: int = _MAX_NESTED) -> bool:
         if value.op in ("instance", "module", "sequential", "modules"):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import product
 
 from amplint.torch_ops import Cast, Kind, Operation
+from amplint.values import defaults
 from amplint.values.dtype import FLOATS, Dtype, Dtypes, promote, widest
 from amplint.values.value import Alternatives, RegionKind, Value
 
@@ -81,6 +82,8 @@ def module_precision(value: Value | None) -> Dtypes:
             return frozenset({value.cast})
         if (marked := value.engine.regions.cast_of(value)) is not None:
             return marked
+        if isinstance(value.node, ast.Call) and (default := defaults.dtypes(value)) != FLOAT32:
+            return default
         value, seen = value.owner, seen + 1
     return FLOAT32
 
@@ -123,11 +126,11 @@ def _of_creation(value: Value) -> Dtypes:
     if value.op in ("tensor", "as_tensor", "scalar_tensor"):
         return _of_data(value)
     if value.op == "full":
-        return _of_number(value.operand("fill_value"))
+        return _of_number(value.operand("fill_value"), defaults.dtypes(value))
     if value.op == "arange":
         bounds = [v for name in ("start", "end", "step") for v in value.operand(name)]
-        return FLOAT32 if any(isinstance(v.constant, float) for v in bounds) else INTEGER
-    return UNKNOWN if value.op == "from_numpy" else FLOAT32
+        return defaults.dtypes(value) if any(isinstance(v.constant, float) for v in bounds) else INTEGER
+    return UNKNOWN if value.op == "from_numpy" else defaults.dtypes(value)
 
 
 def _of_data(value: Value) -> Dtypes:
@@ -137,15 +140,15 @@ def _of_data(value: Value) -> Dtypes:
         if value.op == "as_tensor" and data.is_tensor_op:
             found |= data.dtypes
         else:
-            found |= _of_number(tuple(elements))
+            found |= _of_number(tuple(elements), defaults.dtypes(value))
     return frozenset(found) or UNKNOWN
 
 
-def _of_number(numbers: Alternatives) -> Dtypes:
-    """The dtype that torch gives a tensor made of Python numbers."""
+def _of_number(numbers: Alternatives, floating: Dtypes) -> Dtypes:
+    """The dtype that torch gives a tensor made of Python numbers; `floating` for floats."""
     constants = [v.constant if v.op == "constant" else v.as_number() for v in numbers]
     if any(isinstance(c, float) for c in constants):
-        return FLOAT32
+        return floating
     if constants and all(isinstance(c, bool) for c in constants):
         return frozenset({Dtype.BOOL})
     return INTEGER if constants and all(isinstance(c, int) for c in constants) else UNKNOWN

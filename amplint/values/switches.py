@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 from amplint.tree import Module
+from amplint.values.defaults import SETTERS
 from amplint.values.entered import ENTERING
 
 _NAMES = frozenset({"autocast", "half", "float16", "HalfTensor", "Accelerator", "Fabric"})
@@ -100,6 +101,7 @@ class _Spread:
         assignments = [pair for node in self.module.parents for pair in _assigned(node)]
         calls = [c for c in self.module.calls if isinstance(c.func, ast.Attribute) and c.func.attr in _TAKING]
         entering = [c for c in self.module.calls if isinstance(c.func, ast.Attribute) and c.func.attr in ENTERING]
+        setting = [call for call in self.module.calls if _last_name(call) in SETTERS]
         blocks = [node for node in self.module.parents if isinstance(node, ast.With | ast.AsyncWith)]
         for _ in range(_MAX_ROUNDS):
             known = len(self.names), len(self.around)
@@ -109,6 +111,7 @@ class _Spread:
                 assert isinstance(call.func, ast.Attribute)
                 if self._may_be_autocast(call.args[0] if call.args else call.func.value):
                     self.around.add(self._function(call))
+            self.around.update(self._function(call) for call in setting if self._is_tainted(call))
             for targets, value in assignments:
                 if self._is_tainted(value) or self._is_within(value):
                     self._taint(targets)

@@ -231,3 +231,86 @@ def maybe(fc: nn.Linear, x, amp):
         "x * 0.25": Certainty.UNKNOWN,
         "fc(x) * 2.0": Certainty.MAY,
     }
+
+
+DEFAULT = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(x)
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "dtypes"),
+    [
+        ("torch.set_default_dtype(torch.float16)\ny = torch.rand(3)\n", {Dtype.FLOAT16}),
+        ("torch.set_default_tensor_type(torch.cuda.HalfTensor)\ny = torch.tensor([0.5])\n", {Dtype.FLOAT16}),
+        ("torch.set_default_tensor_type('torch.cuda.HalfTensor')\ny = torch.full((3,), 0.5)\n", {Dtype.FLOAT16}),
+        ("torch.set_default_dtype(torch.half)\ndef f():\n    y = torch.zeros(3)\n", {Dtype.FLOAT16}),
+        ("def f():\n    torch.set_default_dtype(torch.half)\n    y = torch.zeros(3)\n", {Dtype.FLOAT16}),
+        ("torch.set_default_dtype(torch.float64)\ny = torch.linspace(0, 1, 3)\n", {Dtype.FLOAT64}),
+        (
+            "def f(flag):\n    if flag:\n        torch.set_default_dtype(torch.half)\n    y = torch.zeros(3)\n",
+            {Dtype.FLOAT16, Dtype.FLOAT32},
+        ),
+        ("y = torch.rand(3)\ntorch.set_default_dtype(torch.float16)\n", {Dtype.FLOAT32}),
+        ("torch.set_default_dtype(torch.float16)\ny = torch.rand(3, dtype=torch.float32)\n", {Dtype.FLOAT32}),
+        ("torch.set_default_dtype(torch.float16)\ny = torch.tensor([1, 2])\n", {Dtype.INTEGER}),
+        ("def g():\n    torch.set_default_dtype(torch.half)\ndef f():\n    y = torch.zeros(3)\n", {Dtype.FLOAT32}),
+        (
+            "torch.set_default_dtype(torch.half)\nnet = Net()\ntorch.set_default_dtype(torch.float32)\n"
+            "y = torch.zeros(3)\n",
+            {Dtype.FLOAT32},
+        ),
+        (
+            "torch.set_default_dtype(torch.half)\nnet = Net()\ntorch.set_default_dtype(torch.float32)\ny = net(1)\n",
+            {Dtype.FLOAT16},
+        ),
+        ("net = Net()\ntorch.set_default_dtype(torch.half)\ny = net(1)\n", {Dtype.FLOAT32}),
+    ],
+)
+def test_the_default_dtype(body: str, dtypes: set[Dtype]) -> None:
+    indent = "    " if "    y =" in body else ""
+    program = Program(f"{DEFAULT}{body}{indent}print(y)\n")
+    assert {d for v in program.of("y") for d in v.dtypes} == dtypes
+
+
+def test_the_default_dtype_of_callers_and_of_what_they_load() -> None:
+    program = Program(
+        """
+        import torch
+        from nets import Net
+
+        def load():
+            torch.set_default_tensor_type(torch.cuda.HalfTensor)
+            net = Net()
+            torch.set_default_tensor_type(torch.FloatTensor)
+            return net
+
+        def main(x):
+            return load()(x)
+        """,
+        nets="""
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(4, 4)
+                self.scale = nn.Parameter(torch.ones(4))
+
+            def forward(self, x):
+                return self.fc(x) * self.scale + 1.0
+        """,
+    )
+    (value,) = program.seen("self.fc(x) * self.scale + 1.0", "nets")
+    assert value.is_half
