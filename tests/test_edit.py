@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -449,3 +450,12 @@ def test_unused_after(body: str, removed: str, kept: str, expected: list[str]) -
     repeated = [node.func.value for node in module.calls if isinstance(node.func, ast.Attribute)] if kept else []
     found = edit.unused_after(module, [expression(module, removed)], [n for n in repeated if ast.unparse(n) == kept])
     assert [module.source.segment(statement) for statement in found] == expected
+
+
+def test_unused_after_a_long_chain() -> None:
+    chain = "".join(f"    {'yx'[n % 2]} = torch.exp({'xy'[n % 2]})\n" for n in range(3000))
+    module = module_of(f"import torch\ndef f(x):\n{chain}    return torch.log(x)\n")
+    begun = time.process_time()
+    found = edit.unused_after(module, [expression(module, "torch.log(x)")])
+    assert len(found) == 3000
+    assert time.process_time() - begun < 5

@@ -120,6 +120,7 @@ def test_a_rule_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.Monke
     assert found[0].message == "stopped after 0.3 s, without AMP105"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="no such timer")
 def test_a_file_that_takes_too_long_to_parse_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def endless(source: object) -> None:
         while True:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 from amplint import torch_ops
 from amplint.flow import definitions
@@ -24,24 +26,7 @@ def unused_after(
     `removed`: the nodes that the fix replaces; `kept`: the nodes, wherever they stand, that its new text repeats. A
     local that only fed another one that goes, goes too. Names of the module itself stay: another file may import them.
     """
-    pure = is_pure or is_effect_free
-    read = {id(node) for root in kept for node in ast.walk(root)}
-    gone = {id(node) for root in removed for node in ast.walk(root)} - read
-    candidates = {node.id for root in removed for node in ast.walk(root) if isinstance(node, ast.Name)}
-    functions = {id(f): f for root in removed if (f := module.function(root)) is not None}
-    unused: list[ast.stmt] = []
-    while candidates:
-        found = [
-            statement
-            for function in functions.values()
-            for name in sorted(candidates)
-            for statement in _dead_assignments(module, function, name, gone, pure)
-        ]
-        unused += found
-        names = [node for statement in found for node in ast.walk(statement)]
-        gone |= {id(node) for node in names} - read
-        candidates = {node.id for node in names if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    return sorted(unused, key=lambda statement: statement.lineno)
+    return sorted(_Removal(module, is_pure or is_effect_free).of(removed, kept), key=lambda statement: statement.lineno)
 
 
 def is_effect_free(
@@ -78,29 +63,93 @@ def _is_operation(module: Module, call: ast.Call) -> bool:
     return torch_ops.by_method(call.func.attr) is not None
 
 
-def _dead_assignments(
-    module: Module,
-    function: ast.AST,
-    name: str,
-    gone: set[int],
-    pure: Callable[[Module, ast.expr], bool],
-) -> Iterator[ast.stmt]:
-    """The assignments to `name` that reach no reader that stays."""
+@dataclass(frozen=True, slots=True)
+class _Local:
+    """A local of a function: its plain assignments by the names they store to, and which of these each read sees."""
+
+    assignments: dict[ast.AST, ast.Assign | ast.AnnAssign]
+    sees: dict[ast.AST, tuple[ast.AST, ...]]
+    others: tuple[ast.AST, ...]
+    """Mentions that are no reads: while one stays, no assignment goes."""
+
+
+class _Removal:
+    """What goes with some nodes. Each read that goes is looked at once, so that a long chain takes no longer."""
+
+    def __init__(self, module: Module, is_pure: Callable[[Module, ast.expr], bool]) -> None:
+        self._module = module
+        self._is_pure = is_pure
+        self._kept: set[ast.AST] = set()
+        self._gone: set[ast.AST] = set()
+        self._readers: dict[ast.AST, set[ast.AST]] = {}
+        """Who still reads each assignment."""
+        self._opened: set[tuple[ast.AST, str]] = set()
+
+    def of(self, removed: Iterable[ast.AST], kept: Iterable[ast.AST]) -> list[ast.stmt]:
+        roots = list(removed)
+        self._kept = {node for root in kept for node in ast.walk(root)}
+        functions = {function for root in roots if (function := self._module.function(root)) is not None}
+        unused: list[ast.stmt] = []
+        pending = [name for root in roots for name in self._remove(root)]
+        while pending:
+            name = pending.pop()
+            for function in functions:
+                for statement in self._dead(function, name):
+                    unused.append(statement)
+                    pending += self._remove(statement)
+        return unused
+
+    def _remove(self, root: ast.AST) -> list[ast.Name]:
+        """Take out what is not kept; the reads among it."""
+        nodes = [node for node in ast.walk(root) if node not in self._kept]
+        self._gone.update(nodes)
+        return [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+
+    def _dead(self, function: ast.AST, read: ast.Name) -> Iterator[ast.stmt]:
+        """The assignments that nothing reads now that `read` is gone."""
+        local = _local(self._module, function, read.id)
+        if local is None or any(node not in self._gone for node in local.others):
+            return
+        for binding in self._left(local, function, read):
+            statement = local.assignments[binding]
+            value = statement.value
+            if statement not in self._gone and value is not None and self._is_pure(self._module, value):
+                yield statement
+
+    def _left(self, local: _Local, function: ast.AST, read: ast.Name) -> list[ast.AST]:
+        """The assignments without a reader that may have lost it by `read`; at first, all without one."""
+        seen: Iterable[ast.AST] = local.sees.get(read, ())
+        if (function, read.id) not in self._opened:
+            self._opened.add((function, read.id))
+            seen = local.assignments
+            self._readers.update({binding: set() for binding in seen})
+            for reader, bindings in local.sees.items():
+                for binding in bindings if reader not in self._gone else ():
+                    self._readers[binding].add(reader)
+        for binding in seen:
+            self._readers[binding].discard(read)
+        return [binding for binding in seen if not self._readers[binding]]
+
+
+@lru_cache(maxsize=64)
+def _local(module: Module, function: ast.AST, name: str) -> _Local | None:
+    """A local of whose assignments some may go; None if none can."""
     bindings = module.bindings(function, name)
-    if not any(_is_plain_assignment(module.parents[binding], binding) for binding in bindings):
-        return  # before the function is walked: most names are parameters
-    if _is_reflected(function) or any(isinstance(module.parents[b], ast.AugAssign) for b in bindings):
-        return
-    readers = [node for node in _uses(module, function, name) if id(node) not in gone]
-    if not all(isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) for node in readers):
-        return
-    read = {id(reaching.node) for node in readers for reaching in definitions(module, node)}  # type: ignore[arg-type]
-    for binding in module.bindings(function, name):
-        statement = module.parents[binding]
-        if id(binding) in read or id(statement) in gone or not _is_plain_assignment(statement, binding):
-            continue
-        if pure(module, statement.value):  # type: ignore[attr-defined]
-            yield statement  # type: ignore[misc]
+    assignments: dict[ast.AST, ast.Assign | ast.AnnAssign] = {
+        binding: statement  # type: ignore[misc]
+        for binding in bindings
+        if _is_plain_assignment(statement := module.parents[binding], binding)
+    }
+    if not assignments or any(isinstance(module.parents[binding], ast.AugAssign) for binding in bindings):
+        return None  # before the function is walked: most names are parameters
+    if _is_reflected(function):
+        return None
+    uses = list(_uses(module, function, name))
+    reads = [node for node in uses if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    sees: dict[ast.AST, tuple[ast.AST, ...]] = {
+        read: tuple(found.node for found in definitions(module, read) if found.node in assignments) for read in reads
+    }
+    return _Local(assignments, sees, tuple(node for node in uses if node not in sees))
 
 
 def _is_plain_assignment(statement: ast.AST, binding: ast.AST) -> bool:
@@ -123,8 +172,6 @@ def _uses(module: Module, function: ast.AST, name: str) -> Iterator[ast.AST]:
 def _is_reflected(function: ast.AST) -> bool:
     """Whether the function looks at its own locals."""
     return any(
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Name)
-        and node.func.id in ("locals", "vars", "eval", "exec")
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _REFLECTION
         for node in ast.walk(function)
     )
