@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amplint.fix import FixError, fix_source, write
+from amplint.fix import FixError, Mending, fix_source, write
 from amplint.rule import Edit, Finding, Fix, Position, Safety, Severity
 from amplint.source import Source, apply_edits
 
@@ -103,6 +103,32 @@ def test_fixes_that_restructure_one_function_take_turns() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "together"),
+    [
+        (Edit(0, 1, "x"), Edit(1, 3, " = "), True),
+        (Edit(0, 1, "x"), Edit(1, 1, "y"), False),
+        (Edit(1, 1, "y"), Edit(1, 3, " = "), False),
+        (Edit(1, 1, "y"), Edit(1, 1, "z"), False),
+        (Edit(0, 2, "x "), Edit(1, 3, " = "), False),
+        (Edit(0, 5, "x = b"), Edit(1, 1, "y"), False),
+    ],
+)
+def test_only_edits_that_stand_apart_are_made_in_one_round(first: Edit, second: Edit, together: bool) -> None:
+    for order in ((first, second), (second, first)):
+        mending = Mending(source_of("a = b\n"), unsafe=False)
+        assert mending.advance([finding(edit) for edit in order])
+        assert len(mending.fixed) == 1 + together
+
+
+@pytest.mark.parametrize("imports", ["import math\n", "from math import exp\n"])
+def test_an_import_keeps_no_other_fix_waiting(imports: str) -> None:
+    mending = Mending(source_of("\ndef f():\n    return a, b\n"), unsafe=False)
+    fixes = [finding(Edit(0, 0, imports), Edit(21, 22, "x")), finding(Edit(0, 0, imports), Edit(24, 25, "y"))]
+    assert mending.advance(fixes)
+    assert mending.source.text == f"{imports}\ndef f():\n    return x, y\n"
+
+
 def test_unsafe_fixes_are_only_counted() -> None:
     result = fix_source(source_of("f(1)\n"), rewriting("f", "g", Safety.UNSAFE), unsafe=False)
     assert result.text == "f(1)\n"
@@ -143,6 +169,14 @@ def test_quotes_are_not_put_into_a_format_string() -> None:
     assert fix_source(source_of(text), rewriting(r"f\(", "g("), unsafe=False).text == "y = g(f'{g(1)}')\n"
 
 
+@pytest.mark.parametrize("held", ['"a"', "'a'", "b'\\n'", "(1,\n)", "(1, # a\n)"])
+def test_what_a_format_string_cannot_hold_is_not_put_into_it(held: str) -> None:
+    mending = Mending(source_of('y = f"""{f(1)}"""\n'), unsafe=False)
+    assert not mending.advance([finding(Edit(9, 13, held))])
+    assert mending.error is None
+    assert Mending(source_of("y = 'a', f(1)\n"), unsafe=False).advance([finding(Edit(9, 13, held))])
+
+
 WORDS = st.sampled_from(["f(x)", "g(f(x))", "# f(x)", "'f(x)'", "é", "\t", "f(f(y))", "k"])
 
 
@@ -179,6 +213,16 @@ def test_write_keeps_mode_mark_and_newlines(script: Path) -> None:
     assert script.read_bytes() == b"\xef\xbb\xbfy = 'caf\xc3\xa9'\r\n"
     assert stat.S_IMODE(script.stat().st_mode) == 0o750
     assert os.listdir(script.parent) == [script.name]
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="no such masks here")
+def test_signals_are_let_through_again_after_writing(script: Path) -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    original = read(script)
+    write(original, original.edited([Edit(0, 1, "y")]))
+    with pytest.raises(FixError):
+        write(original, original.edited([Edit(0, 1, "z")]))
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
 def test_a_file_that_changed_is_left_alone(script: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from amplint.registry import all_rules
 from amplint.rule import Finding, Position, Severity
 from amplint.source import Source, apply_edits
-from amplint.suppress import find_suppressions, suppress
+from amplint.suppress import find_suppressions, ignore_comment, suppress
 
 ALL = frozenset(rule.code for rule in all_rules())
 PATH = Path("/program/main.py")
@@ -127,6 +127,18 @@ def mended(text: str, *findings: Finding, ran: frozenset[str] = ALL) -> str:
 )
 def test_unused_comments_are_removed(text: str, expected: str) -> None:
     assert mended(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["x = 1  # amplint: ignore[AMP101] once\n", "x = 1  # amplint: ignore[AMP101] once  # b\n"]
+)
+def test_an_unused_comment_is_marked_without_the_blanks_after_it(text: str) -> None:
+    (found,) = left(text, ran=ALL)
+    assert (found.start, found.end) == (Position(1, 8), Position(1, 38))
+
+
+def test_the_comment_for_several_codes() -> None:
+    assert ignore_comment(["AMP102", "AMP101"]) == "# amplint: ignore[AMP101, AMP102]"
 
 
 @pytest.mark.parametrize(
