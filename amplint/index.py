@@ -17,7 +17,9 @@ _QUOTES = '"' * 3
 _LONGEST_NAME = 80
 _LONGEST_HEAD = 1000
 """Characters of a class's name and bases that are read."""
-_SWITCH = re.compile(r"autocast|\.half\b|(?<!b)float16|['\"]fp16|16-mixed|HalfTensor|\bAccelerator\b|\bFabric\b")
+_SWITCH = re.compile(
+    r"autocast|\.half\b|(?<!b)float16|['\"]fp16|16-mixed|HalfTensor|\bAccelerator\b|\bFabric\b|\bamp\.initialize\b"
+)
 _FUNCTION = re.compile(r"def +(\w+)")
 _CLASS = re.compile(r"class +(\w+)")
 _ATTRIBUTE = re.compile(r"self\.(\w+) *(?::[^=\n]*)?=(?!=)")

@@ -36,6 +36,8 @@ _MAX_NESTED = 2
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _Place = tuple[Path, int]
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
+_COMPOSER = ("composer",)
+_COMPOSER_STEPS = ("forward", "loss", "eval_forward")
 _LIGHTNING = ("pytorch_lightning", "lightning", "lightning_fabric")
 
 
@@ -189,7 +191,7 @@ class Frames:
     def _roots(self) -> Iterator[Frame]:
         """The frames from which half precision spreads, those first from which it surely does."""
         engine, switching = self.engine, self._switching()
-        for module in engine.project.modules_with("Trainer", "TrainingArguments"):
+        for module in engine.project.modules_with("Trainer", "TrainingArguments", "to_fp16"):
             yield from self._of_trainers(module)
         for module, found in switching.items():
             yield from (engine.base(module, function) for function in found.functions if function in found.autocast)
@@ -216,22 +218,37 @@ class Frames:
     # -- frameworks ----------------------------------------------------------------------------------------------
 
     def _of_trainers(self, module: Module) -> Iterator[Frame]:
-        """Lightning's and Hugging Face's Trainer with float16 precision."""
+        """The Trainers of Lightning, Hugging Face and composer with float16 precision, and fastai's Learner."""
         for call in module.calls:
             name = last_name(call.func)
-            if name == "Trainer" and (region := self._lightning_region(module, call)) is not None:
+            if name == "Trainer" and (region := self._trainer_region(module, call, _LIGHTNING)) is not None:
                 yield from self._steps(module, region)
+            elif name == "Trainer" and (region := self._trainer_region(module, call, _COMPOSER)) is not None:
+                yield from self._entered(self._argument_of(module, call, "model", 0), _COMPOSER_STEPS, region)
+            elif name == "to_fp16" and isinstance(call.func, ast.Attribute):
+                region = place(RegionKind.FLOAT16, module, call, "the model runs in float16")
+                for where, made in self.engine.project.sources(module, call.func.value):
+                    if isinstance(made, ast.Call) and last_name(made.func).lower().endswith("learner"):
+                        yield from self._entered(self._argument_of(where, made, "model", 1), ("forward",), region)
             elif name.endswith("TrainingArguments") and (region := self._hf_region(module, call)) is not None:
                 yield from self._models(region)
 
-    def _lightning_region(self, module: Module, call: ast.Call) -> Region | None:
-        if not any(n.partition(".")[0] in _LIGHTNING for n in module.names(call.func)):
+    def _entered(self, models: Alternatives, methods: tuple[str, ...], region: Region) -> Iterator[Frame]:
+        """Methods of models that a framework calls in a region."""
+        for value in models:
+            for name in methods if value.definition is not None else ():
+                if value.definition and (method := self.engine.project.method(value.definition, name)):
+                    frame = objects.method_frame(self.engine.site(value), method, value, value.node)
+                    yield self.engine.in_region(frame, region)
+
+    def _trainer_region(self, module: Module, call: ast.Call, library: tuple[str, ...]) -> Region | None:
+        if not any(n.partition(".")[0] in library for n in module.names(call.func)):
             return None
         site = Site(self.engine, module, self.engine.base(module, call))
         for keyword in call.keywords:
             if keyword.arg == "precision":
                 values = site.of(keyword.value)
-                if any(v.op == "constant" and v.constant in HALF_PRECISION for v in values):
+                if any(_names_half(v) for v in values):
                     return place(
                         RegionKind.FLOAT16, site.module, call, "precision is float16", certain=len(values) == 1
                     )
@@ -240,12 +257,8 @@ class Frames:
     def _steps(self, module: Module, region: Region) -> Iterator[Frame]:
         """The steps of the module that the Trainer fits; of all LightningModules, where that is not known."""
         fitted = [v for v in self._given_to(module, "fit", ("model",)) if v.definition is not None]
-        for value in fitted or list(self._instances_of("LightningModule")):
-            assert value.definition is not None
-            for name in _STEPS:
-                if method := self.engine.project.method(value.definition, name):
-                    frame = objects.method_frame(self.engine.site(value), method, value, value.node)
-                    yield self.engine.in_region(frame, region)
+        models = tuple(fitted) or tuple(self._instances_of("LightningModule"))
+        yield from self._entered(models, _STEPS, region)
 
     def _hf_region(self, module: Module, call: ast.Call) -> Region | None:
         site = Site(self.engine, module, self.engine.base(module, call))
@@ -291,6 +304,13 @@ class Frames:
                 definition = Definition(module, cls)  # type: ignore[arg-type]
                 if any(name.rpartition(".")[2] == base for name in project.base_names(definition)):
                     yield self.engine.unmade(definition)
+
+
+def _names_half(value: Value) -> bool:
+    """Whether a `precision=` is float16 autocast."""
+    if value.op == "constant":
+        return value.constant in (*HALF_PRECISION, "amp_fp16")
+    return value.dotted.rpartition(".")[2] == "AMP_FP16"
 
 
 def _place(module: Module, function: ast.AST) -> _Place:

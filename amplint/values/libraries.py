@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import replace
 
 from amplint import torch_ops
 from amplint.values import calls, expressions, lists, modules, objects, options
 from amplint.values.dtype import Dtype
 from amplint.values.site import Given, Site, known, merged
-from amplint.values.value import Alternatives, Argument, Value
+from amplint.values.value import Alternatives, Argument, Place, Region, RegionKind, Value
 
 _NOT_TENSORS = frozenset(
     "numpy np math cmath random os time json logging scipy sklearn pandas polars sympy jax tensorflow cv2 PIL wandb re "
@@ -37,6 +38,8 @@ _AUTOCAST = {
     "torch.cuda.amp.autocast_mode.autocast": ("enabled", "dtype", "cache_enabled"),
     "torch.cpu.amp.autocast": ("enabled", "dtype", "cache_enabled"),
 }
+_WRAPPED = ("instance", "module", "sequential", "unknown", "parameter")
+"""What may be a model that a framework wraps."""
 _CHECKPOINTS = ("torch.utils.checkpoint.checkpoint", "torch.nn.parallel.data_parallel")
 """What calls its first argument with the others."""
 
@@ -67,6 +70,8 @@ def call(site: Site, node: ast.expr, dotted: str, given: Given) -> Alternatives:
         inputs = 1 if dotted.endswith("data_parallel") else len(given.positional)
         inner = Given(given.positional[1 : 1 + inputs], {}, given.open)
         return merged(v for f in functions for v in calls.apply(site, node, f, inner))
+    if dotted == "apex.amp.initialize":
+        return _initialized(site, node, given.bind(("models", "optimizers", "enabled", "opt_level")))
     if dotted in _PASS and given.positional:
         return _passed(site, node, dotted, given.positional[0])
     if dotted.startswith(("einops.rearrange", "einops.repeat")) and given.positional:
@@ -219,16 +224,41 @@ def method(site: Site, node: ast.Call, name: str, base: Value, given: Given) -> 
     return None
 
 
+def _initialized(site: Site, node: ast.expr, given: Mapping[str, Argument]) -> Alternatives:
+    """apex's `amp.initialize(model, optimizer)`: the model, whose forward runs in the precision of `opt_level`."""
+    engine = site.engine
+    levels = {v.constant for name in ("opt_level",) if name in given for v in engine.of_argument(given[name])} or {"O1"}
+    enabled = {v.constant for v in engine.of_argument(given["enabled"])} if "enabled" in given else {True}
+    models = engine.of_argument(given["models"]) if "models" in given else site.unknown(node)
+    if levels != {"O0"} and enabled != {False}:
+        models = tuple(_at_level(site, node, model, levels) for model in models)
+    if "optimizers" not in given:
+        return models
+    return (site.value(node, "tuple", elements=(known(models), given["optimizers"])),)
+
+
+def _at_level(site: Site, node: ast.expr, model: Value, levels: set[object]) -> Value:
+    """O1 runs functions as autocast does; O2 and O3 cast the model and its inputs. All give float32 here."""
+    if model.op == "tuple":
+        inner = (
+            known(tuple(_at_level(site, node, v, levels) for v in site.engine.of_argument(e))) for e in model.elements
+        )
+        return replace(model, elements=tuple(inner))
+    if model.op not in _WRAPPED:
+        return model
+    if levels <= {"O2", "O3"}:
+        return site.engine.wrapped(replace(model, cast=Dtype.FLOAT16), Region(RegionKind.NONE))
+    why = Place(site.module, node, "apex runs the model in float16")
+    return site.engine.wrapped(model, Region(RegionKind.FLOAT16, certain=levels == {"O1"}, why=(why,)))
+
+
 def _prepared(site: Site, node: ast.Call, framework: Value, given: Given) -> Alternatives:
     region = site.engine.framework_region(framework)
     parts = []
     for argument in given.positional:
         values = site.engine.of_argument(argument)
         wrapped = tuple(
-            site.engine.wrapped(v, region)
-            if region is not None and v.op in ("instance", "module", "sequential", "unknown", "parameter")
-            else v
-            for v in values
+            site.engine.wrapped(v, region) if region is not None and v.op in _WRAPPED else v for v in values
         )
         parts.append(known(wrapped))
     if len(parts) == 1:

@@ -212,7 +212,7 @@ def _assigned(node: ast.AST) -> Iterator[tuple[list[ast.AST], ast.expr]]:
 
 def _is_switch(node: ast.AST) -> bool:
     if isinstance(node, ast.Attribute):
-        return node.attr in _NAMES
+        return node.attr in _NAMES or (node.attr == "initialize" and _last_name(node.value) == "amp")
     if isinstance(node, ast.Name):
         return node.id in _NAMES
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in _STRINGS

@@ -346,3 +346,92 @@ def test_contexts_of_another_file(context: str, own: str) -> None:
         """,
     )
     assert kinds(program, "x + 1.0") == {RegionKind.FLOAT16}
+
+
+NET = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.fc(x) + 1.0
+
+    def loss(self, out, y):
+        return out + 2.0
+
+"""
+
+
+def forward(body: str) -> tuple[set[RegionKind], set[bool], set[Dtype]]:
+    """The regions, whether they are certain, and the dtypes of the forward of a little net that a program runs."""
+    seen = Program(NET + body).seen("self.fc(x) + 1.0")
+    return {v.region.kind for v in seen}, {v.region.certain for v in seen}, {d for v in seen for d in v.dtypes}
+
+
+@pytest.mark.parametrize(
+    ("initialize", "expected"),
+    [
+        ("net, opt = amp.initialize(Net(), opt)", (RegionKind.FLOAT16, True, Dtype.FLOAT16)),
+        ("net, opt = amp.initialize(Net(), opt, opt_level='O1')", (RegionKind.FLOAT16, True, Dtype.FLOAT16)),
+        ("net = amp.initialize(Net().cuda(), opt_level='O1')", (RegionKind.FLOAT16, True, Dtype.FLOAT16)),
+        ("net, opt = amp.initialize(Net(), opt, opt_level='O2')", (RegionKind.NONE, True, Dtype.FLOAT16)),
+        ("(net, other), opt = amp.initialize([Net(), x], opt, True, 'O3')", (RegionKind.NONE, True, Dtype.FLOAT16)),
+    ],
+)
+def test_apex(initialize: str, expected: tuple[RegionKind, bool, Dtype]) -> None:
+    kind, certain, dtype = expected
+    found = forward(f"from apex import amp\n\ndef main(x, opt, args):\n    {initialize}\n    print(net(x) * 2.0)\n")
+    assert found == ({kind}, {certain}, {dtype})
+
+
+def test_apex_at_a_level_that_is_not_known_and_what_its_model_gives() -> None:
+    program = Program(
+        NET
+        + "from apex import amp\n\ndef main(x, opt, args):\n    net = Net()\n    if args.fp16:\n"
+        + "        net, opt = amp.initialize(net, opt, opt_level=args.level)\n    print(net(x) * 2.0)\n"
+    )
+    (value,) = program.seen("self.fc(x) + 1.0")
+    assert (value.region.kind, value.region.certain) == (RegionKind.FLOAT16, False)
+    assert Dtype.FLOAT16 not in {d for v in program.of("net(x) * 2.0") for d in v.dtypes}
+
+
+@pytest.mark.parametrize("arguments", ["opt_level='O0'", "enabled=False", "enabled=False, opt_level='O2'"])
+def test_apex_that_does_nothing(arguments: str) -> None:
+    initialize = f"net, opt = amp.initialize(Net(), opt, {arguments})"
+    assert forward(f"from apex import amp\n\ndef main(x, opt):\n    {initialize}\n    net(x)\n")[0] == set()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "from fastai.vision.all import *\n\ndef main(dls):\n    learn = Learner(dls, Net()).to_fp16()\n",
+        "from fastai.learner import Learner\n\ndef main(dls):\n    learn = Learner(dls, model=Net())\n"
+        "    learn = learn.to_fp16()\n",
+        "from composer import Trainer\n\nTrainer(model=Net(), precision='amp_fp16').fit()\n",
+        "import composer\nfrom composer.core import Precision\n\ndef main():\n    net = Net()\n"
+        "    composer.Trainer(net, precision=Precision.AMP_FP16)\n",
+    ],
+)
+def test_frameworks_that_are_given_the_model(body: str) -> None:
+    assert forward(body) == ({RegionKind.FLOAT16}, {True}, {Dtype.FLOAT16})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "from fastai.vision.all import *\n\ndef main(dls):\n    learn = Learner(dls, Net())\n",
+        "from fastai.vision.all import *\n\ndef main(dls):\n    learn = Learner(dls, Net()).to_fp32()\n",
+        "from composer import Trainer\n\nTrainer(model=Net(), precision='amp_bf16').fit()\n",
+        "from other import Trainer\n\nTrainer(model=Net(), precision='amp_fp16').fit()\n",
+    ],
+)
+def test_frameworks_that_are_given_the_model_in_another_precision(body: str) -> None:
+    assert forward(body)[0] == set()
+
+
+def test_composer_computes_the_loss_in_its_precision_too() -> None:
+    program = Program(f"{NET}from composer import Trainer\n\nTrainer(Net(), precision='amp_fp16').fit()\n")
+    assert kinds(program, "out + 2.0") == {RegionKind.FLOAT16}
