@@ -6,9 +6,10 @@ import ast
 import re
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeAlias
 
 from amplint.project import Asked, Callee, Definition, Project
-from amplint.protocol.recognise import NAMES_OF_EVENTS, is_clip_name
+from amplint.protocol.recognise import CHECKS, NAMES_OF_EVENTS, is_clip_name
 from amplint.protocol.roles import is_super, last_name, used_as_scaler
 from amplint.tree import Module
 
@@ -22,6 +23,10 @@ _HOPS = 1
 """How many calls back parameters are followed here: it is asked of every call of a file."""
 _NO_STEPPER = re.compile(r"sched|lr_|warmup|^ema|^env|prof|^bar|pbar|timer|wandb|tracker|^lr$|scheduler", re.IGNORECASE)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+_Question: TypeAlias = tuple[ast.AST, bool]
+"""A function, and whether tests of finiteness in it count."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,8 +46,8 @@ class Interests:
     def __init__(self, project: Project) -> None:
         self.project = project
         self._of: dict[Module, tuple[Interest, Asked]] = {}
-        self._eventful: dict[ast.AST, bool] = {}
-        self._rests_on: dict[ast.AST, Asked] = {}
+        self._eventful: dict[_Question, bool] = {}
+        self._rests_on: dict[_Question, Asked] = {}
 
     def of(self, module: Module) -> Interest:
         """What matters in a file."""
@@ -63,17 +68,17 @@ class Interests:
 
     def is_eventful(self, function: Definition) -> bool:
         """Whether running a function may bring about an event: it, or one that it leads to, has one of its own."""
-        node = function.node
-        if node in self._eventful:
-            self.project.rest_on(self._rests_on.get(node, 0))
-            return self._eventful[node]
-        visited: set[ast.AST] = set()
+        key = function.node, not _is_constructor(function)
+        if key in self._eventful:
+            self.project.rest_on(self._rests_on.get(key, 0))
+            return self._eventful[key]
+        visited: set[_Question] = set()
         with self.project.recording() as recording, self.project.at_most(_HOPS):
-            if not self._leads_to_event(function, visited):
+            if not self._leads_to_event(function, visited, tests=True):
                 self._eventful.update(dict.fromkeys(visited, False))
         for new in self._eventful.keys() - self._rests_on.keys():
             self._rests_on[new] = recording.asked
-        return self._eventful.get(node, False)
+        return self._eventful.get(key, False)
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -130,34 +135,41 @@ class Interests:
                         if parameter in there:
                             interest.names |= names_in(argument)
 
-    def _leads_to_event(self, function: Definition, visited: set[ast.AST]) -> bool:
+    def _leads_to_event(self, function: Definition, visited: set[_Question], *, tests: bool) -> bool:
+        """`tests`: whether tests of finiteness count. A constructor has no loss to test, only its settings or data."""
         module, node = function.module, function.node
-        if node in self._eventful or node in visited or len(visited) > _MAX_VISITED:
-            return self._eventful.get(node, False)
-        visited.add(node)
+        tests = tests and not _is_constructor(function)
+        key = node, tests
+        if key in self._eventful or key in visited or len(visited) > _MAX_VISITED:
+            return self._eventful.get(key, False)
+        visited.add(key)
         if not _WORDS.search(module.source.text):
             return False
-        found = self._has_event(function) or any(
-            self._leads_to_event(callee.definition, visited)
+        found = self._has_event(function, tests=tests) or any(
+            self._leads_to_event(callee.definition, visited, tests=tests)
             for call in calls_of(self.project, module).get(node, ())
             for callee in self.project.callees(module, call)
         )
         if found:
-            self._eventful[node] = True
+            self._eventful[key] = True
         return found
 
-    def _has_event(self, function: Definition) -> bool:
-        direct = direct_events_by_function(self.project, function.module)
+    def _has_event(self, function: Definition, *, tests: bool) -> bool:
+        direct = direct_events_by_function(self.project, function.module, tests=tests)
         if isinstance(function.node, ast.Lambda):
             return any(event in direct.get(None, ()) for event in ast.walk(function.node))
         return function.node in direct or self._prepares(function, direct)
 
     def _prepares(self, function: Definition, direct: dict[ast.AST | None, set[ast.AST]]) -> bool:
         """Whether a function is the constructor of a class whose methods have events."""
-        if getattr(function.node, "name", "") != "__init__":
+        if not _is_constructor(function):
             return False
         cls = function.module.class_of(function.node)
         return any(cls is not None and function.module.class_of(other) is cls for other in direct if other is not None)
+
+
+def _is_constructor(function: Definition) -> bool:
+    return getattr(function.node, "name", "") == "__init__"
 
 
 def direct_events(project: Project, module: Module) -> list[ast.AST]:
@@ -166,19 +178,21 @@ def direct_events(project: Project, module: Module) -> list[ast.AST]:
     return project.remember(key, lambda: _direct_events(project, module), [])
 
 
-def direct_events_by_function(project: Project, module: Module) -> dict[ast.AST | None, set[ast.AST]]:
-    """The same by innermost function; those in lambdas under None as well."""
+def direct_events_by_function(project: Project, module: Module, *, tests: bool) -> dict[ast.AST | None, set[ast.AST]]:
+    """The same, with tests of finiteness or without, by innermost function; those in lambdas under None as well."""
 
     def group() -> dict[ast.AST | None, set[ast.AST]]:
         grouped: dict[ast.AST | None, set[ast.AST]] = {}
         for node in direct_events(project, module):
+            if not tests and isinstance(node, ast.Call) and last_name(node.func) in CHECKS:
+                continue
             if any(isinstance(a, ast.Lambda) for a in module.ancestors(node)):
                 grouped.setdefault(None, set()).add(node)
             else:
                 grouped.setdefault(module.function(node) or module.tree, set()).add(node)
         return grouped
 
-    return project.remember(("events by function", module.tree), group, {})
+    return project.remember(("events by function", module.tree, tests), group, {})
 
 
 def calls_of(project: Project, module: Module) -> dict[ast.AST, list[ast.Call]]:

@@ -19,7 +19,7 @@ from amplint.protocol.state import Frame, State
 from amplint.protocol.symbols import NONE, TRUE, Symbol
 from amplint.tree import Module
 
-_MAX_STATES = 64
+_MAX_STATES = 160
 _MAX_WORK = 12_000
 _MAX_LENGTH = 600
 _MAX_PATHS = 500

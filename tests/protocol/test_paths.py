@@ -75,6 +75,27 @@ def test_a_straight_step() -> None:
     assert all_shown(function(STEP)) == {"BUCSD"}
 
 
+@pytest.mark.parametrize(("made", "tested"), [("Sampler(flag)", False), ("checked(flag)", True)])
+def test_constructors_test_no_loss(made: str, tested: bool) -> None:
+    source = f"""
+        import torch
+
+        class Sampler:
+            def __init__(self, weights):
+                self.weights = checked(weights)
+
+        def checked(weights):
+            assert torch.isfinite(weights).all()
+            return weights
+
+        def train(scaler, opt, loss, flag):
+            kept = {made}
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+    """
+    assert {any(e.kind is Kind.CHECK for e in p.events) for p in paths(source) if "B" in shown(p)} == {tested}
+
+
 @pytest.mark.parametrize(("bound", "expected"), [("None", {"BS"}), ("flag", {"BCCS", "BS"})])
 def test_what_an_if_assigns_is_forgotten_only_where_it_may_be_taken(bound: str, expected: set[str]) -> None:
     body = f"""
