@@ -40,6 +40,60 @@ def test_operations_hold_their_members(first: tuple[Interval, float], second: tu
         assert math.sqrt(x) in a.root()
 
 
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (Interval(0.0, 1.0) * Interval(2.0, 3.0), Interval(0.0, 3.0)),
+        (Interval(0.0, 1.0, True) * Interval(2.0, 3.0), Interval(0.0, 3.0, True)),
+        (Interval(0.0, 1.0, True) * Interval(0.0, 3.0), Interval(0.0, 3.0)),
+        (Interval(1.0, 2.0, True, True) * Interval(3.0, 4.0), Interval(3.0, 8.0, True, True)),
+        (Interval(-1.0, 2.0) * Interval(-3.0, 4.0), Interval(-6.0, 8.0)),
+        (Interval(0.0, inf) * Interval(0.0, 0.0), Interval(0.0, 0.0)),
+        (Interval(1.0, 2.0, True) + Interval(3.0, 4.0, False, True), Interval(4.0, 6.0, True, True)),
+        (Interval(1.0, inf) + Interval(-inf, 2.0), Interval()),
+        (Interval(1.0, 2.0, True) - Interval(3.0, 5.0), Interval(-4.0, -1.0, True)),
+        (-Interval(1.0, 2.0, True), Interval(-2.0, -1.0, False, True)),
+        (Interval(2.0, 4.0, True).reciprocal(), Interval(0.25, 0.5, False, True)),
+        (Interval(0.0, 4.0, True).reciprocal(), Interval(0.25, inf, False, True)),
+        (Interval(-4.0, 0.0, False, True).reciprocal(), Interval(-inf, -0.25)),
+        (Interval(-4.0, -2.0).reciprocal(), Interval(-0.5, -0.25)),
+        (Interval(0.0, 4.0).reciprocal(), Interval()),
+        (Interval(-1.0, 4.0).reciprocal(), Interval()),
+        (Interval(-3.0, 2.0, True).absolute(), Interval(0.0, 3.0, False, True)),
+        (Interval(-2.0, 2.0, True).absolute(), Interval(0.0, 2.0)),
+        (Interval(-3.0, -2.0).absolute(), Interval(2.0, 3.0)),
+        (Interval(-3.0, 4.0).root(), Interval(0.0, 2.0)),
+        (Interval(1.0, 4.0, True).root(), Interval(1.0, 2.0, True)),
+        (Interval(-3.0, 2.0).power(2), Interval(0.0, 9.0)),
+        (Interval(4.0, 9.0).power(0.5), Interval(2.0, 3.0)),
+        (Interval(-3.0, 2.0, True).power(1), Interval(-3.0, 2.0, True)),
+        (Interval(-3.0, 2.0).power(4), Interval(0.0, inf)),
+        (Interval(-3.0, 2.0).power(-2), Interval(0.0, inf, True)),
+        (Interval(-3.0, 2.0).power(3), Interval()),
+        (Interval(0.0, 2.0).power(3), Interval(0.0, inf)),
+        (Interval(0.0, 2.0).power(-1), Interval()),
+        (Interval(0.0, 2.0).power(1.5), Interval(0.0, inf)),
+        (Interval(-1.0, 2.0).power(1.5), Interval()),
+        (Interval(0.0, 1.0, True).union(Interval(0.0, 2.0, False, True)), Interval(0.0, 2.0, False, True)),
+        (Interval(0.0, 1.0, True).union(Interval(0.0, 1.0, True, True)), Interval(0.0, 1.0, True)),
+        (Interval(0.0, 2.0).intersection(Interval(0.0, 1.0, True, True)), Interval(0.0, 1.0, True, True)),
+        (Interval(0.0, 1.0, True).intersection(Interval(2.0, 3.0, True)), Interval(2.0, 2.0)),
+    ],
+)
+def test_operations_are_tight(found: Interval, expected: Interval) -> None:
+    assert found == expected
+
+
+def test_what_lies_outside_is_no_member() -> None:
+    assert [value in Interval(1.0, 2.0) for value in (0.5, 1.0, 1.5, 2.0, 2.5)] == [False, True, True, True, False]
+    assert [value in Interval(1.0, 2.0, True, True) for value in (1.0, 1.5, 2.0)] == [False, True, False]
+    assert [Interval(low, 2.0, is_open).positive for low, is_open in ((0.0, False), (0.0, True), (0.5, False))] == [
+        *(False, True, True)
+    ]
+    assert [Interval(*ends).bounded for ends in ((-1.0, 1.0), (-inf, 1.0), (1.0, inf))] == [True, False, False]
+    assert Interval.point(math.nan) == Interval()
+
+
 @given(st.floats(allow_nan=False, width=32))
 def test_rounds_as_torch_does(number: float) -> None:
     for dtype, other in ((Dtype.FLOAT16, torch.float16), (Dtype.BFLOAT16, torch.bfloat16)):
