@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import math
 from collections.abc import Iterator
 from typing import ClassVar
 
 from amplint import patterns
 from amplint.context import Context
+from amplint.flow import definitions
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.values import Value
@@ -103,8 +106,75 @@ class Log1pExp(Rule):
                 return floor + torch.log1p(grown)  # expect
             """,
         ),
+        Example(
+            """
+            import torch
+
+            def softplus(x):
+                z = torch.log(1 + torch.exp(x))  # expect
+                return torch.where(z == float("inf"), x, z)
+
+            def counted(x):
+                z = (1 + x.exp()).log().to(x.dtype)  # expect
+                return torch.where(x > 0, x, z)
+
+            @torch.no_grad()
+            def watched(x):
+                return softplus(x).mean() + torch.log1p(torch.exp(x)).mean()  # expect
+
+            def train(x):
+                softplus(x).mean().backward()
+            """,
+            """
+            import torch
+
+            def softplus(x):
+                z = torch.nn.functional.softplus(x)
+                return torch.where(z == float("inf"), x, z)
+
+            def counted(x):
+                z = torch.nn.functional.softplus(x).to(x.dtype)
+                return torch.where(x > 0, x, z)
+
+            @torch.no_grad()
+            def watched(x):
+                return softplus(x).mean() + torch.nn.functional.softplus(x).mean()
+
+            def train(x):
+                softplus(x).mean().backward()
+            """,
+        ),
     )
     VALID: ClassVar = (
+        """
+        import torch
+
+        def softplus(x):
+            z = (1.0 + x.exp()).log().to(x.dtype)
+            z = torch.where(z == float("inf"), x, z)
+            return z - 0.08 * x
+
+        class Swish(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return softplus(x)
+
+            @staticmethod
+            def backward(ctx, slope):
+                (x,) = ctx.saved_tensors
+                z = torch.log1p(torch.exp(x))
+                return slope * torch.where(torch.isinf(z), x, z)
+
+        class Gate(torch.nn.Module):
+            def forward(self, x):
+                if not self.training or torch.jit.is_scripting():
+                    return softplus(x)
+                return Swish.apply(x)
+
+        def check(x):
+            assert torch.allclose(Swish.apply(x), softplus(x))
+        """,
         """
         import torch
         import torch.nn.functional as F
@@ -152,12 +222,34 @@ class Log1pExp(Rule):
             exponentials = _exponentials(log)
             if not patterns.every(exponentials, _may_overflow):
                 continue
-            if not patterns.is_torch(context.values, log):
+            if not patterns.is_torch(context.values, log) or _is_repaired(context, log):
                 continue
             limit = patterns.exp_limit(exponentials[0])
             message = f"exp overflows above {limit} here, and log(1 + exp(x)) is inf; softplus is x there"
             fix = _fix(context, log, exponentials[0]) if len(exponentials) == 1 else None
             yield self.finding(context, log.node, message, fix=fix)
+
+
+def _is_repaired(context: Context, log: Value) -> bool:
+    """Whether infinities are replaced where no gradient flows: `torch.where(z == inf, x, z)`, with z the logarithm."""
+    module, statement = log.module, log.module.statement(log.node)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return False
+    made = statement.targets[0]
+    for where in context.values.operations(module, "where"):
+        test = where.argument("condition")
+        reads = [node for node in ast.walk(test) if isinstance(node, ast.Name)] if test is not None else []
+        of_log = [r for r in reads if any(reaching.node is made for reaching in definitions(module, r))]
+        if of_log and test is not None and _tells_infinity(context, test):
+            return not context.values.gradients(log)
+    return False
+
+
+def _tells_infinity(context: Context, test: ast.expr) -> bool:
+    if isinstance(test, ast.Call):
+        return any(value.op in ("isinf", "isfinite") for value in context.values.of(context.module, test))
+    sides = (test.left, *test.comparators) if isinstance(test, ast.Compare) else ()
+    return any(v.as_number() == math.inf for side in sides for v in context.values.of(context.module, side))
 
 
 def _exponentials(log: Value) -> tuple[Value, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from amplint.flow import definitions
+from amplint.flow import branches_around, definitions
 from amplint.project import Definition, Project
 from amplint.torch_ops import Kind
 from amplint.tree import Module
@@ -25,6 +25,7 @@ _FILES = ("torchaudio.load", "torchvision.io")
 """What reads tensors from files: data, which no gradient leads to."""
 
 _FUNCTION = ("torch.autograd.Function", "torch.autograd.function.")
+_EXPORTING = ("torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export")
 _DATA = ("torch.utils.data.",)
 
 _NO_OPERANDS = ("index", "indices", "dim", "dims", "keepdim", "size", "shape", "dtype", "mask", "condition", "repeats")
@@ -64,13 +65,15 @@ def _entry(frame: Frame) -> ast.AST:
 
 
 def _is_switched_off(project: Project, module: Module, node: ast.AST, calls: int) -> bool:
-    """Whether `node` runs under no_grad: where it stands, or because all known calls of its function do."""
+    """Whether `node` runs under no_grad where it stands, or all known calls of its function do or are only compared."""
     off = _switched_off(project, module, node)
     if off is not None:
         return off
     function = module.function(node)
     callers = project.callers(Definition(module, function)) if function is not None and calls else ()
-    return bool(callers) and all(_is_switched_off(project, c.module, c.call, calls - 1) for c in callers)
+    return bool(callers) and all(
+        _is_test(c.module.parent(c.call)) or _is_switched_off(project, c.module, c.call, calls - 1) for c in callers
+    )
 
 
 def _is_only_tested(value: Value) -> bool:
@@ -99,7 +102,8 @@ def _switched_off(project: Project, module: Module, node: ast.AST) -> bool | Non
     """Whether the innermost `with torch.no_grad()`, `enable_grad()` or decorator around `node` turns gradients off.
 
     Methods do, too: those of a data set, and those of an autograd Function, of which torch differentiates neither
-    forward nor, unless asked for second derivatives, backward. None where there is no such thing.
+    forward nor, unless asked for second derivatives, backward. And a branch that is not taken in training. None where
+    there is no such thing.
     """
     for ancestor in module.ancestors(node):
         if isinstance(ancestor, ast.With | ast.AsyncWith):
@@ -114,7 +118,20 @@ def _switched_off(project: Project, module: Module, node: ast.AST) -> bool | Non
             off = _turns_off(module, switch)
             if off is not None:
                 return off
-    return None
+    is_evaluated = any(_is_evaluation(module, test, outcome) for test, outcome in branches_around(module, node))
+    return True if is_evaluated else None
+
+
+def _is_evaluation(module: Module, test: ast.expr, outcome: bool) -> bool:
+    """Whether a test with this outcome means that nothing is trained: `not self.training`."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _is_evaluation(module, test.operand, not outcome)
+    if isinstance(test, ast.BoolOp):
+        holds = any if isinstance(test.op, ast.And) is outcome else all
+        return holds(_is_evaluation(module, part, outcome) for part in test.values)
+    if isinstance(test, ast.Call):
+        return outcome and module.is_named(test.func, *_EXPORTING)
+    return not outcome and isinstance(test, ast.Attribute) and test.attr == "training"
 
 
 def _is_never_differentiated(
