@@ -173,6 +173,8 @@ def method(site: Site, node: ast.Call, func: ast.Attribute, base: Value, given: 
     is_module = base.op in ("instance", "module", "sequential", "modules")
     if is_module and (same := modules.method(site, node, name, base, given)) is not None:
         return same
+    if base.op == "instance" and (special := libraries.own_framework(site, node, name, base, given)) is not None:
+        return special
     if base.op in ("instance", "class", "external", "module", "sequential"):
         if base.op == "class" and name == "from_pretrained":
             return libraries.pretrained(site, node, base, given)

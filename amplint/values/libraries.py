@@ -40,6 +40,8 @@ _AUTOCAST = {
 }
 _WRAPPED = ("instance", "module", "sequential", "unknown", "parameter")
 """What may be a model that a framework wraps."""
+_FRAMEWORK_FILES = (("accelerate", "accelerator.py"), ("fabric", "fabric.py"))
+"""Where the classes Accelerator and Fabric are defined."""
 _CHECKPOINTS = ("torch.utils.checkpoint.checkpoint", "torch.nn.parallel.data_parallel")
 """What calls its first argument with the others."""
 
@@ -250,6 +252,11 @@ def _at_level(site: Site, node: ast.expr, model: Value, levels: set[object]) -> 
         return site.engine.wrapped(replace(model, cast=Dtype.FLOAT16), Region(RegionKind.NONE))
     why = Place(site.module, node, "apex runs the model in float16")
     return site.engine.wrapped(model, Region(RegionKind.FLOAT16, certain=levels == {"O1"}, why=(why,)))
+def own_framework(site: Site, node: ast.Call, name: str, base: Value, given: Given) -> Alternatives | None:
+    """The same methods of Accelerate's and Fabric's classes where their own repository is what is judged."""
+    cls = base.definition
+    is_own = cls is not None and cls.module.source.path.parts[-2:] in _FRAMEWORK_FILES
+    return method(site, node, name, base, given) if is_own else None
 
 
 def _prepared(site: Site, node: ast.Call, framework: Value, given: Given) -> Alternatives:

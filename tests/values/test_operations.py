@@ -280,3 +280,20 @@ def f(x):
     assert program.of("even(x)")[0].dtypes
     assert program.of(chain)[0].dtypes
     assert program.of("z * z + f(z)")[0].interval
+
+
+@pytest.mark.parametrize(("file", "ops"), [("fabric/fabric", {"softmax"}), ("other/fabric", {"unknown"})])
+def test_a_framework_that_is_judged_itself(file: str, ops: set[str]) -> None:
+    program = Program(
+        f"""
+        from torch import nn
+        from {file.replace("/", ".")} import Fabric
+
+        def f(x, optimizer):
+            fabric = Fabric()
+            net, optimizer = fabric.setup(nn.Softmax(1), optimizer)
+            print(net(x))
+        """,
+        **{file: "class Fabric:\n    def setup(self, module, *optimizers):\n        return wrap(module)\n"},
+    )
+    assert program.ops("net(x)") == ops
