@@ -20,6 +20,8 @@ Block: TypeAlias = ast.With | ast.AsyncWith | ast.FunctionDef | ast.AsyncFunctio
 _HARMLESS = (Kind.SHAPE, Kind.CAST, Kind.COMPARISON, Kind.CREATE, Kind.SCATTER)
 """Operations that compute nothing with the numbers: a cast may follow."""
 
+_CONTAINERS = ("dict", "tuple", "setitem")
+
 _NEEDS_ITS_WEIGHTS_DTYPE = (Kind.LAYER, Kind.MATMUL)
 
 
@@ -28,8 +30,8 @@ class DisabledRegionHalfInput(Rule):
 
     ## What it does
     Reports the first use, in a block or function under `autocast(enabled=False)`, of each tensor that was made in
-    float16 outside it and is used without `.float()`. Reshaping, indexing, comparing and casting it is no use yet;
-    nor is arithmetic with a float32 tensor, which promotes.
+    float16 outside it and is used without `.float()`, be it held in a dict or list. Reshaping, indexing, comparing and
+    casting it is no use yet; nor is arithmetic with a float32 tensor, which promotes.
 
     ## Why
     The block keeps autocast from casting operands. It does not change tensors that are float16 already, such as the
@@ -49,7 +51,7 @@ class DisabledRegionHalfInput(Rule):
     ```
 
     ## Fix
-    Safe: `.float()` at the use.
+    Safe: `.float()` at the use. None where a function is handed a dict or list: its items want the cast.
 
     ## References
     - [PyTorch: autocast](https://pytorch.org/docs/stable/amp.html#torch.autocast), "Inputs should be cast to float32"
@@ -177,8 +179,97 @@ class DisabledRegionHalfInput(Rule):
                     return loss + left.float().exp().mean()
             """,
         ),
+        Example(
+            """
+            import torch
+            import torch.nn.functional as F
+            from torch import nn
+
+            class Detector(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.boxes, self.scores = nn.Linear(8, 4), nn.Linear(8, 2)
+
+                def forward(self, x):
+                    out = {"scores": self.scores(x), "sizes": self.boxes(x).softmax(-1)}
+                    out["boxes"] = self.boxes(x)
+                    return out
+
+            class Matching(nn.Module):
+                def forward(self, outputs, target):
+                    return (outputs["scores"].sigmoid() - target).abs().mean()
+
+            def train_step(x, target, y):
+                net, matching = Detector(), Matching()
+                with torch.autocast("cuda"):
+                    out = net(x)
+                    levels = [net.scores(x), net.scores(x * 2)]
+                with torch.autocast("cuda", enabled=False):
+                    loss = matching(out, target)  # expect
+                    loss += F.cross_entropy(out["scores"], y) + out["boxes"].exp().mean()  # expect
+                    return loss + sum(level.exp().mean() for level in levels)  # expect
+            """,
+            """
+            import torch
+            import torch.nn.functional as F
+            from torch import nn
+
+            class Detector(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.boxes, self.scores = nn.Linear(8, 4), nn.Linear(8, 2)
+
+                def forward(self, x):
+                    out = {"scores": self.scores(x), "sizes": self.boxes(x).softmax(-1)}
+                    out["boxes"] = self.boxes(x)
+                    return out
+
+            class Matching(nn.Module):
+                def forward(self, outputs, target):
+                    return (outputs["scores"].sigmoid() - target).abs().mean()
+
+            def train_step(x, target, y):
+                net, matching = Detector(), Matching()
+                with torch.autocast("cuda"):
+                    out = net(x)
+                    levels = [net.scores(x), net.scores(x * 2)]
+                with torch.autocast("cuda", enabled=False):
+                    loss = matching(out, target)
+                    loss += F.cross_entropy(out["scores"].float(), y) + out["boxes"].float().exp().mean()
+                    return loss + sum(level.float().exp().mean() for level in levels)
+            """,
+        ),
     )
     VALID: ClassVar = (
+        """
+        import torch
+        from torch import nn
+
+        class Detector(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scores = nn.Linear(8, 2)
+
+            def forward(self, x):
+                return {"scores": self.scores(x), "sizes": self.scores(x).softmax(-1)}
+
+        class Matching(nn.Module):
+            def forward(self, outputs, target):
+                scores = outputs["scores"].float()
+                return (scores.sigmoid() - target).abs().mean() + outputs["sizes"].log().mean()
+
+        def train_step(x, target, y):
+            net, matching = Detector(), Matching()
+            with torch.autocast("cuda"):
+                out = net(x)
+                out["extra"] = net.scores(x)
+                levels = [net.scores(x), net.scores(x * 2)]
+            with torch.autocast("cuda", enabled=False):
+                out["scores"] = out["scores"].float()
+                wide = [level.float() for level in levels]
+                loss = matching(out, target) + out["sizes"].log().mean() + out["scores"].exp().mean()
+                return loss + out["extra"].float().exp().mean() + sum(level.exp().mean() for level in wide)
+        """,
         """
         import torch
         from torch import nn
@@ -256,12 +347,14 @@ class DisabledRegionHalfInput(Rule):
                 if text in reported:
                     continue
                 reported.add(text)
+                verb = "holds" if use.is_container else "is"
+                cast = Fix("cast to float32", Safety.SAFE, half.upcast(context.module, use.node))
                 yield self.finding(
                     context,
                     use.node,
-                    f"{text} is float16 here: autocast(enabled=False) stops further casts, it undoes none; "
+                    f"{text} {verb} float16 here: autocast(enabled=False) stops further casts, it undoes none; "
                     f"{use.operation.op} runs in float16 (65504 at most, 11 bits)",
-                    fix=Fix("cast to float32", Safety.SAFE, half.upcast(context.module, use.node)),
+                    fix=None if use.is_container else cast,
                     related=half.Verdict((use.origin,), True).related,
                 )
 
@@ -283,6 +376,8 @@ class _Use:
     node: ast.expr
     operation: Value
     origin: Value
+    is_container: bool = False
+    """Whether it is a dict or list that holds the float16 tensor."""
 
 
 def _disabled(context: Context) -> Iterator[Block]:
@@ -341,20 +436,36 @@ def _handed_on(context: Context, block: Block, call: ast.Call) -> Iterator[_Use]
             for name, node in callee.arguments.items():
                 given = values.of(context.module, node, frame.caller)
                 origin = next((v for v in given if _is_autocast_half(context.module, block, v)), None)
-                operation = None if origin is None else _first_use(context, callee, name, frame)
-                if origin is not None and operation is not None:
+                loads = _loads(callee, name)
+                if origin is not None and (operation := _first_use(context, callee.module, loads, frame)):
                     yield _Use(node, operation, origin)
+                elif origin is None and any(value.op in _CONTAINERS for value in given):
+                    yield from _taken_out(context, block, node, callee, loads, frame)
 
 
-def _first_use(context: Context, callee: Callee, parameter: str, frame: Frame) -> Value | None:
-    """The operation in which a function uses its parameter first, if that runs in float16 in this activation."""
-    module = callee.module
-    loads = [
-        node
-        for node in ast.walk(callee.function)
-        if isinstance(node, ast.Name) and node.id == parameter and isinstance(node.ctx, ast.Load)
-    ]
-    for load in sorted(loads, key=lambda node: (node.lineno, node.col_offset)):
+def _taken_out(
+    context: Context, block: Block, node: ast.expr, callee: Callee, loads: list[ast.Name], frame: Frame
+) -> Iterator[_Use]:
+    """The first use of a float16 item of a dict or list that a function is handed."""
+    for load in loads:
+        item = callee.module.parent(load)
+        if not isinstance(item, ast.Subscript) or item.value is not load:
+            continue
+        taken = context.values.of(callee.module, item, frame)
+        origin = next((v for v in taken if _is_autocast_half(context.module, block, v)), None)
+        if origin is not None and (operation := _first_use(context, callee.module, [load], frame)):
+            yield _Use(node, operation, origin, is_container=True)
+
+
+def _loads(callee: Callee, parameter: str) -> list[ast.Name]:
+    """Where a function reads its parameter, in the order of the text."""
+    names = (node for node in ast.walk(callee.function) if isinstance(node, ast.Name) and node.id == parameter)
+    return sorted((n for n in names if isinstance(n.ctx, ast.Load)), key=lambda n: (n.lineno, n.col_offset))
+
+
+def _first_use(context: Context, module: Module, loads: list[ast.Name], frame: Frame) -> Value | None:
+    """The operation in which a parameter is used first, if that runs in float16 in this activation."""
+    for load in loads:
         around = next((a for a in module.ancestors(load) if isinstance(a, ast.Call | ast.BinOp | ast.stmt)), None)
         if not isinstance(around, ast.Call | ast.BinOp):
             continue

@@ -263,6 +263,8 @@ def _item(site: Site, node: ast.Subscript, container: Value) -> Alternatives:
         return _elements_or_unknown(site, container)
     if container.op == "dict":
         return _dict_item(site, node, container)
+    if container.op == "setitem" and isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+        return _item_after_setting(site, node, container, node.slice.value)
     if container.op in ("python", "constant", "setting"):
         return (site.value(node, "python"),)
     if container.op in ("instance", "class", "external", "function"):
@@ -270,6 +272,16 @@ def _item(site: Site, node: ast.Subscript, container: Value) -> Alternatives:
     arguments = {"input": known((container,)), "index": site.argument(node.slice)}
     op = "getitem" if not isinstance(node.slice, ast.Constant) or not isinstance(node.slice.value, str) else "unknown"
     return (site.value(node, op, arguments=arguments),)
+
+
+def _item_after_setting(site: Site, node: ast.Subscript, container: Value, key: str) -> Alternatives:
+    """An item by a string, so of a dict, after `d[…] = value`: that, or what was there before under another key."""
+    keys = container.operand("index")
+    if len(keys) != 1 or keys[0].op != "constant":
+        return site.unknown(node)
+    if keys[0].constant == key:
+        return container.operand("value") or site.unknown(node)
+    return merged(v for before in container.operand("input") for v in _item(site, node, before))
 
 
 def _dict_item(site: Site, node: ast.Subscript, container: Value) -> Alternatives:

@@ -31,8 +31,12 @@ _MAX_FRAMES = 4000
 _MAX_PER_FUNCTION = 8
 _MAX_RETURNING = 150
 """So many functions are asked whether they return float16."""
+_HOPS = 1
+"""How many calls back the project follows the parameters that methods are called on."""
 _MAX_NESTED = 2
 """Tuples within tuples that are looked into. A list may even hold itself."""
+_MAX_HELD = 8
+"""So many items of one of them are looked at."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _Place = tuple[Path, int]
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
@@ -124,7 +128,8 @@ class Frames:
                         yield module, call
 
     def _frames(self) -> dict[ast.AST, list[Frame]]:
-        return self.engine.remember("frames", lambda: self._follow(), dict)
+        with self.engine.project.at_most(_HOPS):
+            return self.engine.remember("frames", lambda: self._follow(), dict)
 
     def _follow(self) -> dict[ast.AST, list[Frame]]:
         found: dict[ast.AST, list[Frame]] = {}
@@ -183,8 +188,9 @@ class Frames:
     def _holds_half(self, value: Value, depth: int = _MAX_NESTED) -> bool:
         if value.op in ("instance", "module", "sequential", "modules"):
             return value.wrapped is not None or Dtype.FLOAT16 in precision.module_precision(value)
-        if value.op in ("tuple", "comprehension"):
-            inner = (v for e in value.elements[:8] for v in self.engine.of_argument(e)) if depth else ()
+        if value.op in ("tuple", "comprehension", "dict") or _sets_by_name(value):
+            held = value.elements or tuple(value.arguments.values())
+            inner = (v for e in held[:_MAX_HELD] for v in self.engine.of_argument(e)) if depth else ()
             return any(self._holds_half(v, depth - 1) for v in inner)
         return value.may_be_half
 
@@ -304,6 +310,12 @@ class Frames:
                 definition = Definition(module, cls)  # type: ignore[arg-type]
                 if any(name.rpartition(".")[2] == base for name in project.base_names(definition)):
                     yield self.engine.unmade(definition)
+
+
+def _sets_by_name(value: Value) -> bool:
+    """Whether it is a dict after `d["name"] = …`."""
+    index = value.argument("index") if value.op == "setitem" else None
+    return isinstance(index, ast.Constant) and isinstance(index.value, str)
 
 
 def _names_half(value: Value) -> bool:

@@ -157,6 +157,8 @@ def _builtin(site: Site, node: ast.expr, dotted: str, given: Given) -> Alternati
         return calls.operation(site, node, row, given)
     if dotted == "builtins.getattr" and len(given.positional) >= 2:
         return _getattr(site, node, given)
+    if dotted == "builtins.dict" and given.keywords and not given.positional and not given.open:
+        return (site.value(node, "dict", arguments={repr(name): item for name, item in given.keywords.items()}),)
     if dotted in ("builtins.zip", "builtins.enumerate", "builtins.range", "builtins.map"):
         return (site.value(node, "python", dotted=dotted, elements=given.positional),)
     if dotted in ("builtins.max", "builtins.min", "builtins.sum") and len(given.positional) == 1:

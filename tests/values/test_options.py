@@ -1,4 +1,4 @@
-"""Numbers that a configuration gives: options of a command line, lookups with a default, records."""
+"""Numbers that a configuration gives: options, lookups with a default, records; and items of dicts."""
 
 from __future__ import annotations
 
@@ -117,3 +117,24 @@ def test_all_defaults_of_an_option_count() -> None:
         """
     )
     assert [value.as_number() for value in program.of("args.eps")] == [1e-8, 1e-4]
+
+
+def test_items_of_dicts_that_are_set_one_by_one() -> None:
+    program = Program(
+        """
+        import torch
+
+        def f(x, batch):
+            d = {"a": torch.exp(x)}
+            d["b"] = torch.log(x)
+            batch["c"] = torch.sqrt(x)
+            e = dict(a=torch.tanh(x))
+            return d["a"], d["b"], d["z"], batch["c"], batch["d"], e["a"]
+        """
+    )
+    assert program.ops('d["a"]') == {"exp"}
+    assert program.ops('d["b"]') == {"log"}
+    assert program.ops('d["z"]') == {"unknown"}
+    assert program.ops('batch["c"]') == {"sqrt"}
+    assert program.ops('batch["d"]') == {"unknown"}
+    assert program.ops('e["a"]') == {"tanh"}
