@@ -21,18 +21,14 @@ _SHAPING = frozenset(
 )
 _CASTING = frozenset("float half bfloat16 double to type type_as".split())
 
-KINDS = ("index", "shape", "cast", "eps", "clamp", "dropout", "cat", "neg", "scale", "mean")
+KINDS = ("index", "shape", "cast", "eps", "clamp", "cat")
 """The layers that `peel` knows:
   index    slices, items, gather and other selections
   shape    rearrangements, copies, detach
   cast     dtype and device
   eps      a positive constant up to 0.01 added (or subtracted)
   clamp    clamp, maximum or minimum with a constant, nan_to_num
-  dropout  dropout
   cat      cat and stack, if all their parts come to the same operation
-  neg      a minus sign
-  scale    a constant factor or divisor
-  mean     mean and sum
 """
 
 
@@ -99,16 +95,6 @@ def _is_constant(values: Alternatives) -> bool:
     )
 
 
-def _beneath_scale(value: Value) -> Alternatives:
-    if value.op == "div" and value.number("other") is not None:
-        return value.operand("input")
-    if value.op == "mul":
-        for tensor, constant in (("input", "other"), ("other", "input")):
-            if value.number(constant) is not None:
-                return value.operand(tensor)
-    return ()
-
-
 def _beneath_cat(value: Value) -> Alternatives:
     if value.op not in ("cat", "stack", "hstack", "vstack"):
         return ()
@@ -126,11 +112,7 @@ _BENEATH: dict[str, Callable[[Value], Alternatives]] = {
     "cast": _beneath_cast,
     "eps": _beneath_eps,
     "clamp": _beneath_clamp,
-    "dropout": _if_op(frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d"})),
     "cat": _beneath_cat,
-    "neg": _if_op(frozenset({"neg"})),
-    "scale": _beneath_scale,
-    "mean": _if_op(frozenset({"mean", "sum", "nanmean", "nansum"})),
 }
 
 
