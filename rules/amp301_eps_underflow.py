@@ -302,8 +302,81 @@ class EpsUnderflow(Rule):
                 return towers(image.half(), text.half()).argmax(-1)
             """,
         ),
+        Example(
+            """
+            import torch
+            from apex import amp
+            from torch import nn
+
+            class Ratio(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.fc = nn.Linear(8, 1)
+
+                def forward(self, x):
+                    h = self.fc(x).abs()
+                    return h / (h.amax() + 1e-8)  # expect
+
+            def train(loader, optimizer):
+                net, optimizer = amp.initialize(Ratio(), optimizer, opt_level="O1")
+                for x in loader:
+                    with amp.scale_loss(net(x).mean(), optimizer) as loss:
+                        loss.backward()
+                    optimizer.step()
+            """,
+            """
+            import torch
+            from apex import amp
+            from torch import nn
+
+            class Ratio(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.fc = nn.Linear(8, 1)
+
+                def forward(self, x):
+                    h = self.fc(x).abs()
+                    return h / (h.amax().float() + 1e-4)
+
+            def train(loader, optimizer):
+                net, optimizer = amp.initialize(Ratio(), optimizer, opt_level="O1")
+                for x in loader:
+                    with amp.scale_loss(net(x).mean(), optimizer) as loss:
+                        loss.backward()
+                    optimizer.step()
+            """,
+        ),
     )
     VALID: ClassVar = (
+        """
+        import torch
+        from apex import amp
+        from torch import nn
+
+        class Ratio(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(8, 1)
+
+            def forward(self, x):
+                h = self.fc(x).abs()
+                return h / (h.amax() + 1e-8)
+
+        class Scaled(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(8, 1)
+
+            def forward(self, x):
+                h = self.fc(x).abs().float()
+                return h / (h.amax() + 1e-8)
+
+        def train(x, optimizer):
+            plain, optimizer = amp.initialize(Ratio(), optimizer, opt_level="O0")
+            net, optimizer = amp.initialize(Scaled(), optimizer, opt_level="O2")
+            y = net(x)
+            return plain(x), y / (y + 1e-8)
+        """,
         """
         import torch
         from torch import nn

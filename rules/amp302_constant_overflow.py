@@ -214,8 +214,108 @@ class ConstantOverflow(Rule):
                 return (gate(x) + x.new_ones(1).half()).masked_fill(~allowed, finfo(torch.float16).min)
             """,
         ),
+        Example(
+            """
+            import argparse
+            from contextlib import ExitStack
+            import torch
+
+            class Mixed:
+                def __enter__(self):
+                    self.context = torch.autocast("cuda")
+                    self.context.__enter__()
+
+                def __exit__(self, *error):
+                    self.context.__exit__(*error)
+
+            def options():
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--fill", type=float, default=-1e9)
+                return parser.parse_args()
+
+            def stacked(layer: torch.nn.Linear, x, mask):
+                with ExitStack() as stack:
+                    stack.enter_context(torch.autocast("cuda"))
+                    return layer(x).masked_fill(mask, options().fill)  # expect
+
+            def entered(layer: torch.nn.Linear, x, mask):
+                with Mixed():
+                    return layer(x).masked_fill(mask, -1e9)  # expect
+
+            def made(x, mask):
+                torch.set_default_dtype(torch.float16)
+                scores = torch.rand(8)
+                return scores.masked_fill(mask, -1e9)  # expect
+            """,
+            """
+            import argparse
+            from contextlib import ExitStack
+            import torch
+
+            class Mixed:
+                def __enter__(self):
+                    self.context = torch.autocast("cuda")
+                    self.context.__enter__()
+
+                def __exit__(self, *error):
+                    self.context.__exit__(*error)
+
+            def options():
+                parser = argparse.ArgumentParser()
+                parser.add_argument("--fill", type=float, default=-1e9)
+                return parser.parse_args()
+
+            def stacked(layer: torch.nn.Linear, x, mask):
+                with ExitStack() as stack:
+                    stack.enter_context(torch.autocast("cuda"))
+                    return layer(x).masked_fill(mask, max(options().fill, torch.finfo(torch.float16).min))
+
+            def entered(layer: torch.nn.Linear, x, mask):
+                with Mixed():
+                    return layer(x).masked_fill(mask, torch.finfo(torch.float16).min)
+
+            def made(x, mask):
+                torch.set_default_dtype(torch.float16)
+                scores = torch.rand(8)
+                return scores.masked_fill(mask, torch.finfo(scores.dtype).min)
+            """,
+        ),
     )
     VALID: ClassVar = (
+        """
+        import argparse
+        from contextlib import ExitStack
+        import torch
+
+        class Timed:
+            def __enter__(self):
+                self.context = torch.profiler.record_function("timed")
+                self.context.__enter__()
+
+            def __exit__(self, *error):
+                self.context.__exit__(*error)
+
+        def options():
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--fill", type=float, default=-1e4)
+            return parser.parse_args()
+
+        def stacked(layer: torch.nn.Linear, x, mask):
+            with ExitStack() as stack:
+                stack.enter_context(torch.autocast("cuda"))
+                y = layer(x).masked_fill(mask, options().fill)
+            return y, layer(x).masked_fill(mask, -1e9)
+
+        def entered(layer: torch.nn.Linear, x, mask):
+            with Timed():
+                return layer(x).masked_fill(mask, -1e9)
+
+        def made(x, mask):
+            torch.set_default_dtype(torch.float16)
+            net = torch.nn.Linear(8, 8)
+            torch.set_default_dtype(torch.float32)
+            return net, torch.rand(8).masked_fill(mask, -1e9)
+        """,
         """
         import torch
         from torch import nn
