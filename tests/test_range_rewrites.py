@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from amplint.registry import all_rules
-from amplint.runtime.simulated_cuda import simulated_cuda
-from tests.programs import MAIN, fixed
+torch = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
+
+from amplint.registry import all_rules  # noqa: E402
+from amplint.runtime.simulated_cuda import simulated_cuda  # noqa: E402
+from tests.programs import MAIN, fixed  # noqa: E402
 
 SHAPES = ((1, 4), (5, 2), (2, 3, 4))
 HEAD = "import torch\nimport torch.nn.functional as F\n"

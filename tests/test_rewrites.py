@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from functools import cache
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from amplint.registry import all_rules
-from tests.programs import MAIN, fixed
+torch = pytest.importorskip("torch")
+
+from torch import Tensor  # noqa: E402
+
+from amplint.registry import all_rules  # noqa: E402
+from tests.programs import MAIN, fixed  # noqa: E402
 
 SHAPES = ((3,), (1, 4), (5, 2), (2, 3, 4))
 MATRICES = ((1, 4), (5, 2), (4, 3))

@@ -6,7 +6,6 @@ import math
 from math import inf
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +95,7 @@ def test_what_lies_outside_is_no_member() -> None:
 
 @given(st.floats(allow_nan=False, width=32))
 def test_rounds_as_torch_does(number: float) -> None:
+    torch = pytest.importorskip("torch")
     for dtype, other in ((Dtype.FLOAT16, torch.float16), (Dtype.BFLOAT16, torch.bfloat16)):
         assert round_to(number, dtype) == torch.tensor(number, dtype=torch.float32).to(other).item()
 
