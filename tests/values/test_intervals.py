@@ -72,6 +72,7 @@ def test_operations_hold_their_members(first: tuple[Interval, float], second: tu
         (Interval(0.0, 2.0).power(3), Interval(0.0, inf)),
         (Interval(0.0, 2.0).power(-1), Interval()),
         (Interval(0.0, 2.0).power(1.5), Interval(0.0, inf)),
+        (Interval(0.0, 2.0).power(0.25), Interval(0.0, inf)),
         (Interval(-1.0, 2.0).power(1.5), Interval()),
         (Interval(0.0, 1.0, True).union(Interval(0.0, 2.0, False, True)), Interval(0.0, 2.0, False, True)),
         (Interval(0.0, 1.0, True).union(Interval(0.0, 1.0, True, True)), Interval(0.0, 1.0, True)),
