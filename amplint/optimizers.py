@@ -10,7 +10,7 @@ from amplint import edit
 from amplint.context import Context
 from amplint.flow import definitions
 from amplint.tree import Module
-from amplint.values import Dtype
+from amplint.values import Dtype, Value
 
 _MAX_STEPS = 4
 """Parameters are followed through this many variables."""
@@ -68,7 +68,12 @@ def is_half(context: Context, call: ast.Call) -> bool:
     """Whether a module whose parameters an optimizer is given is float16."""
     module = context.module
     owners = [value for owner in parameter_owners(module, call) for value in context.values.of(module, owner)]
-    return any(owner.precision is Dtype.FLOAT16 for owner in owners)
+    return any(owner.precision is Dtype.FLOAT16 and not _has_master_weights(owner) for owner in owners)
+
+
+def _has_master_weights(model: Value) -> bool:
+    """Whether a framework that cast the model (apex) steps float32 copies of its parameters."""
+    return model.wrapped is not None and not model.wrapped.is_float16
 
 
 def parameter_owners(module: Module, call: ast.Call) -> Iterator[ast.expr]:

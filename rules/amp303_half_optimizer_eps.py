@@ -156,6 +156,20 @@ class HalfOptimizerEps(Rule):
         """,
         """
         import torch
+        from apex import amp
+        from torch import nn
+
+        class Trainer:
+            def __init__(self):
+                self.net = nn.Linear(8, 2)
+                self.optimizer = self.optimizer_of(1e-3)
+                self.net, self.optimizer = amp.initialize(self.net, self.optimizer, opt_level="O2")
+
+            def optimizer_of(self, lr):
+                return torch.optim.Adam(self.net.parameters(), lr=lr)
+        """,
+        """
+        import torch
         from torch import nn
 
         def head_only(lr):
