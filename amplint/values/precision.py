@@ -316,6 +316,8 @@ def is_zero_dim(value: Value, depth: int = 16) -> bool:
     if value.op in ("tensor", "scalar_tensor", "as_tensor"):
         data = value.operand("data") or value.operand("s")
         return all(v.as_number() is not None or is_zero_dim(v, depth - 1) for v in data)
+    if operation.kind is Kind.CREATE and isinstance(value.node, ast.Call) and _empty_size(value.node):
+        return True
     if operation.kind is Kind.LOSS:
         return value.arguments.get("reduction") is None
     if operation.kind is Kind.REDUCTION or value.op in ("mean", "max", "min", "amax", "amin", "median"):

@@ -449,3 +449,22 @@ def test_owners_by_constructor_by_group_and_by_name() -> None:
     assert owners[0] == {first}
     assert owners[1] == {second}
     assert owners[3] is None
+
+
+@pytest.mark.parametrize(
+    ("spelled", "scalers"),
+    [
+        ("getattr(model, 'scaler')", 1),
+        ("getattr(model, 'other')", 2),
+        ("(flag, model.scaler)[1]", 1),
+        ("(flag, model.scaler)[-1]", 1),
+    ],
+)
+def test_one_object_in_several_spellings(spelled: str, scalers: int) -> None:
+    body = f"""
+        {spelled}.scale(loss).backward()
+        model.scaler.step(opt)
+        model.scaler.update()
+    """
+    (path,) = (path for path in paths(function(body)) if "B" in shown(path))
+    assert len({event.scaler for event in path.events if event.scaler is not None}) == scalers

@@ -136,6 +136,12 @@ def test_rounding_closes_ends(interval: Interval, dtype: Dtype, rounded: Interva
         ("h.masked_fill(mask, -1e9)", Interval(-inf, inf)),
         ("torch.where(mask, h.sigmoid(), 2.0)", Interval(0.0, 2.0)),
         ("torch.cat([h.sigmoid(), -h.sigmoid()])", Interval(-1.0, 1.0)),
+        ("(-h.relu()).sum(-1)", Interval(-inf, 0.0)),
+        ("h.abs().clamp(max=+0.5)", Interval(0.0, 0.5)),
+        ("torch.einsum('nd,md->nm', F.normalize(h, dim=1), F.normalize(x, dim=1))", Interval(-1.0, 1.0)),
+        ("torch.einsum('nd,nd->', F.normalize(h, dim=1), F.normalize(x, dim=1))", Interval()),
+        ("torch.einsum('nd,md->nm', F.normalize(h, dim=1), x)", Interval()),
+        ("torch.einsum(mask, F.normalize(h, dim=1), F.normalize(x, dim=1))", Interval()),
     ],
 )
 def test_of_expressions_under_autocast(expression: str, interval: Interval) -> None:
