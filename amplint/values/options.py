@@ -54,9 +54,9 @@ def looked_up(site: Site, node: ast.expr, method: str, base: Value, given: Given
 
 
 def setting(site: Site, node: ast.expr, default: Argument) -> Alternatives:
-    """A number that may be set elsewhere; () if the default is no number."""
+    """A number that may be set elsewhere; () if the default is no number, or 0: that stands in for tensors too."""
     values = site.engine.of_argument(default)
-    if not values or any(value.as_number() is None for value in values):
+    if not values or not all(value.as_number() for value in values):
         return ()
     return (site.value(node, "setting", default=default),)
 

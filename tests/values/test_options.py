@@ -67,6 +67,7 @@ def test_what_a_display_holds_is_the_constant(expression: str) -> None:
         "options().unheard_of",
         "cfg.get('eps')",
         "cfg.get('eps', None)",
+        "cfg.get('loss', 0.0)",
         "cfg.get('eps', 'small')",
         "cfg.eps",
         "cfg['eps']",
