@@ -254,6 +254,8 @@ def _at_level(site: Site, node: ast.expr, model: Value, levels: set[object]) -> 
         return site.engine.wrapped(replace(model, cast=Dtype.FLOAT16), Region(RegionKind.NONE))
     why = Place(site.module, node, "apex runs the model in float16")
     return site.engine.wrapped(model, Region(RegionKind.FLOAT16, certain=levels == {"O1"}, why=(why,)))
+
+
 def own_framework(site: Site, node: ast.Call, name: str, base: Value, given: Given) -> Alternatives | None:
     """The same methods of Accelerate's and Fabric's classes where their own repository is what is judged."""
     cls = base.definition
