@@ -296,7 +296,7 @@ def parse(source: Source) -> Module:
 def _children(node: ast.AST) -> list[ast.AST]:
     """The nodes right below, without contexts and operators."""
     found: list[ast.AST] = []
-    for field in _fields(type(node)):
+    for field in _fields(type(node)):  # type: ignore[arg-type]  # a class is hashable whatever its instances are
         value = getattr(node, field, None)
         if isinstance(value, list):
             found += [item for item in value if isinstance(item, ast.AST)]
@@ -307,7 +307,7 @@ def _children(node: ast.AST) -> list[ast.AST]:
 
 def _children_of_scope(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
     """The nodes right below one that opens a scope, each with whether it is evaluated in the scope around."""
-    for field in _fields(type(node)):
+    for field in _fields(type(node)):  # type: ignore[arg-type]  # a class is hashable whatever its instances are
         value = getattr(node, field, None)
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, ast.AST):
