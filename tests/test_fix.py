@@ -129,6 +129,15 @@ def test_an_import_keeps_no_other_fix_waiting(imports: str) -> None:
     assert mending.source.text == f"{imports}\ndef f():\n    return x, y\n"
 
 
+def test_fixes_that_restructure_two_functions_go_together() -> None:
+    text = "def f():\n    clip(1)\n\n\ndef g():\n    clip(2)\n"
+    mending = Mending(source_of(text), unsafe=False)
+    assert mending.advance(
+        [finding(Edit(m.start(), m.start(), "    unscale()\n")) for m in re.finditer("    clip", text)]
+    )
+    assert mending.source.text == text.replace("    clip", "    unscale()\n    clip")
+
+
 def test_unsafe_fixes_are_only_counted() -> None:
     result = fix_source(source_of("f(1)\n"), rewriting("f", "g", Safety.UNSAFE), unsafe=False)
     assert result.text == "f(1)\n"
