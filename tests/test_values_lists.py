@@ -45,6 +45,28 @@ def test_layers_added_one_by_one(steps: list[str], expected: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    "grown",
+    [
+        "items = [*items, x]",
+        "items = [items, x]",
+        "items = [*items, *items]",
+        "items += [items]",
+        "items.append(items)",
+    ],
+)
+def test_a_list_that_holds_itself_comes_to_an_end(grown: str) -> None:
+    lines = [
+        "items = [x]",
+        "for _ in range(3):",
+        f"    {grown}",
+        "for item in items:",
+        "    x = item",
+        "return x.exp()",
+    ]
+    assert "exp" in returned("\n".join(["def f(x, flag):", *(f"    {line}" for line in lines)]))
+
+
+@pytest.mark.parametrize(
     ("lines", "expected"),
     [
         (["if flag:", "    return x.sigmoid()", "return x.exp()"], {"sigmoid"}),

@@ -25,6 +25,8 @@ _BINARY: dict[type[ast.operator], str] = {
     ast.BitOr: "|",
     ast.BitXor: "^",
 }
+_MAX_UNPACKED = 6
+"""Lists within lists that are unpacked."""
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
@@ -193,23 +195,25 @@ def _entered(site: Site, context: ast.expr) -> Alternatives:
 # -- elements --------------------------------------------------------------------------------------------------
 
 
-def elements(site: Site, containers: Alternatives) -> Alternatives:
-    """What iterating over the containers gives."""
-    return merged(value for container in containers for value in _elements(site, container))
+def elements(site: Site, containers: Alternatives, depth: int = _MAX_UNPACKED) -> Alternatives:
+    """What iterating over the containers gives. A list may unpack itself: `x = [*x, y]`, so the depth is bounded."""
+    return merged(value for container in containers for value in _elements(site, container, depth))
 
 
-def _elements(site: Site, container: Value) -> Iterator[Value]:
-    if container.op in ("tuple", "comprehension", "modules", "sequential") and container.elements:
+def _elements(site: Site, container: Value, depth: int) -> Iterator[Value]:
+    if depth == 0:
+        yield from site.unknown(container.node)
+    elif container.op in ("tuple", "comprehension", "modules", "sequential") and container.elements:
         for element in container.elements:
             values = site.engine.of_argument(element)
             if isinstance(element.node, ast.Starred):
-                values = elements(site, values)
+                values = elements(site, values, depth - 1)
             yield from (objects.owned(v, container) for v in values)
     elif container.op == "dict":
         for element in container.arguments.values():
             yield from site.engine.of_argument(element)
     elif container.dotted in ("builtins.zip", "builtins.enumerate"):
-        parts = [elements(site, site.engine.of_argument(e)) for e in container.elements]
+        parts = [elements(site, site.engine.of_argument(e), depth - 1) for e in container.elements]
         if container.dotted.endswith("enumerate"):
             parts = [(site.value(container.node, "python", dotted="number"),), *parts[:1]]
         parts = [part or site.unknown(container.node) for part in parts]

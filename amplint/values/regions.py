@@ -21,6 +21,8 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 HALF_PRECISION = (16, "16", "16-mixed", "fp16")
 """What frameworks call float16 autocast."""
 _BFLOAT16_PRECISION = ("bf16", "bf16-mixed")
+_OF_TENSORS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign)
+"""What takes a tensor, so no module."""
 _FULL_PRECISION_DECORATORS = ("force_fp32",)
 
 OUTSIDE = Region(RegionKind.NONE)
@@ -233,9 +235,11 @@ class Regions:
                     continue
                 if func.attr in ("to", "type") and not any(_mentions_half(a) for a in _arguments(call)):
                     continue
-                if _is_for_saving(module, call):
+                if _is_for_saving(module, call) or isinstance(module.parent(call), _OF_TENSORS):
                     continue
-                site = Site(self.engine, module, self.engine.base(module, call))
+                if not self.engine.renew():
+                    return
+                site = Site(self.engine, module, self.engine.base(module, call, hops=1))
                 if modules.cast_of(site, func.attr, Given.of_call(site, call)) not in FLOATS:
                     continue
                 for value in site.of(func.value):
