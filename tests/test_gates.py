@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
 from amplint.context import Analyses, Context
 from amplint.own_rules import OwnRule
 from amplint.pipeline import Linter, Plan, read_bytes, read_source
 from amplint.project import Project
 from amplint.registry import all_rules
 from amplint.rule import Rule
-
 from tests.programs import ROOT, program, unmarked
 
 RULES = [rule for rule in all_rules() if not isinstance(rule, OwnRule)]
