@@ -199,11 +199,14 @@ def test_what_is_no_python(text: str, line: int, column: int, message: str) -> N
     assert message in caught.value.msg
 
 
+FIXED_BOUND = pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="deeper than this Python itself can read")
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        " + ".join(["x"] * 3000),
-        "x" + ".f()" * 1500,
+        pytest.param(" + ".join(["x"] * 3000), marks=FIXED_BOUND),
+        pytest.param("x" + ".f()" * 1500, marks=FIXED_BOUND),
         "-" * 1500 + "x",
         "x if y else " * 1000 + "z",
         "if a:\n  b\n" + "elif a:\n  b\n" * 1000,
