@@ -133,6 +133,8 @@ class Cache:
                 return question[1] in changed
             if kind == "concerns":
                 return reconnected
+            if kind == "files_importing" and moved:
+                return True  # what an unchanged file imports may be another file now
             old = state.answers[question]
             if kind == "files_of":
                 new = tuple(map(str, files.imported(question[1], Path(question[2])))) if moved else old

@@ -194,3 +194,22 @@ def test_clean_leaves_a_folder_that_is_not_its_own(folder: Path) -> None:
 def test_other_settings_are_another_cache() -> None:
     assert cache_module.key_of(["AMP101"], 1.0) != cache_module.key_of(["AMP102"], 1.0)
     assert cache_module.key_of(["AMP101"], 1.0) == cache_module.key_of(["AMP101"], 1.0)
+
+
+def test_an_unchanged_file_may_import_another_one_now(folder: Path) -> None:
+    """Once the nearer `norms.py` is gone, `sub/train.py` loads the one that was judged."""
+    near = folder / "sub" / "norms.py"
+    near.parent.mkdir()
+    for path, text in ((near, NORMS), (near.parent / "train.py", TRAIN)):
+        path.write_text(text)
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    judged = folder / "norms.py"
+
+    def cache() -> Cache:
+        return Cache(folder / FOLDER / "test", "key", sorted(folder.rglob("*.py")), Path.read_text)
+
+    question = ("files_importing", str(judged))
+    cache().store({judged: Judgement((), 0, (), None, ((question, (str(folder / "train.py"),)),))})
+    assert cache().known(judged) is not None
+    near.unlink()
+    assert cache().known(judged) is None

@@ -31,8 +31,6 @@ _MAX_FRAMES = 4000
 _MAX_PER_FUNCTION = 8
 _MAX_RETURNING = 150
 """So many functions are asked whether they return float16."""
-_HOPS = 1
-"""How many calls back the project follows the parameters that methods are called on."""
 _MAX_NESTED = 2
 """Tuples within tuples that are looked into. A list may even hold itself."""
 _MAX_HELD = 8
@@ -128,8 +126,7 @@ class Frames:
                         yield module, call
 
     def _frames(self) -> dict[ast.AST, list[Frame]]:
-        with self.engine.project.at_most(_HOPS):
-            return self.engine.remember("frames", lambda: self._follow(), dict)
+        return self.engine.remember("frames", lambda: self._follow(), dict)
 
     def _follow(self) -> dict[ast.AST, list[Frame]]:
         found: dict[ast.AST, list[Frame]] = {}
