@@ -127,19 +127,21 @@ class Linter:
         return checked
 
     def _judge(self, path: Path, analyses: Analyses, rules: list[Rule]) -> Checked:
-        """The findings of these rules. A file that only range rules could speak of is left out by where half
-        precision reaches, unparsed."""
+        """The findings of these rules. Of a file that only range rules could speak of, and that half precision does not
+        reach, no more is asked than whether it can be read."""
         if all(rule.in_half or isinstance(rule, OwnRule) for rule in rules) and not self._is_reached(path, analyses):
             rules = [rule for rule in rules if not rule.in_half]
         with self._timed("tree"):
             source = self._source(path)
             try:
                 with limited(self.plan.seconds):
-                    module = analyses.project.module(path) if rules else None
+                    if not rules and not source.unreadable and _is_python(source):
+                        return Checked(source)
+                    module = analyses.project.module(path)
             except OutOfTimeError:
                 return Checked(source, (_incomplete(path, f"not judged: not parsed in {self.plan.seconds:g} s"),))
         if module is None:
-            return self._explain_unparsable(path, source) if rules else Checked(source)
+            return self._explain_unparsable(path, source)
         return self._judge_module(Context(module, analyses), rules)
 
     def source(self, path: Path) -> Source | None:
@@ -288,6 +290,17 @@ def read_source(path: Path, data: bytes) -> Source:
 
         return Notebook.from_bytes(path, data)
     return Source.from_bytes(path, data)
+
+
+def _is_python(source: Source) -> bool:
+    """Whether the running Python reads a text: a third of the work of `tree.parse`."""
+    import ast
+
+    try:
+        ast.parse(source.text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _given_up(context: Context) -> Iterator[Finding]:

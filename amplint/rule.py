@@ -131,7 +131,7 @@ class Rule:
     summary: ClassVar[str]
     triggers: ClassVar[tuple[tuple[bytes, ...], ...]]
     in_half: ClassVar[bool] = False
-    """It speaks only of code that half precision may reach: a file without such code is never parsed for it."""
+    """It speaks only of code that half precision may reach: a file without such code is only read for it."""
     default: ClassVar[bool] = True
     fixable: ClassVar[str] = ""
     INVALID: ClassVar[Iterable[Example]] = ()

@@ -56,6 +56,12 @@ def test_one_finding_for_what_cannot_be_read(tmp_path: Path, data: bytes, messag
     assert message in found.message
 
 
+def test_what_half_precision_does_not_reach_is_read_all_the_same(tmp_path: Path) -> None:
+    whole = "import torch\n\n\ndef f(x):\n    return x / (x.sum() + 1e-8)\n"
+    judge, paths = linter(tmp_path, "AMP000", "AMP301", broken=whole + "print 1\n", main=whole)
+    assert [codes(judge, path) for path in paths] == [["AMP000"], []]
+
+
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
     judge, (path,) = linter(tmp_path, "AMP104", main=FAULTY)
     path.unlink()
