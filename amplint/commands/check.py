@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from amplint.diagnostic import Diagnostic, Judgement
     from amplint.reporters import Report
 
+_TICK = 200
+"""Milliseconds between two looks of the watch, which does no more than wake up for them."""
 FORMATS = ("text", "json", "github", "sarif", "gitlab", "junit", "rdjson", "azure", "pylint", "markdown")
 
 
@@ -113,9 +115,15 @@ def _watch(paths: tuple[Path, ...], options: dict[str, Any]) -> NoReturn:
     except ImportError:
         raise Failure('--watch needs watchfiles: pip install "amplint[watch]"') from None
 
-    _check(paths, options)
-    for _ in watch(*(paths or (Path(),)), watch_filter=PythonFilter(extra_extensions=(".ipynb", ".toml"))):
-        click.clear()
+    watched = PythonFilter(extra_extensions=(".ipynb", ".toml"))
+    checked = False
+    # What comes first is a timeout: the check runs when the watch already stands, and no change falls between them.
+    for changes in watch(*(paths or (Path(),)), watch_filter=watched, rust_timeout=_TICK, yield_on_timeout=True):
+        if checked and not changes:
+            continue
+        if checked:
+            click.clear()
+        checked = True
         _check(paths, options)
     raise SystemExit(0)
 

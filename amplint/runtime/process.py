@@ -32,9 +32,11 @@ KEPT = 16 * 1024
 NEUTRAL = Path(amplint.__file__).parents[1]
 """Where amplint itself starts: `python -m` looks for modules there first, and must not find the script's."""
 _POLL = 0.05
+_PAUSE = 0.005
 _LEAVE = 2.0
 """Seconds that a process is given to leave after its result."""
-_ROUNDS = 20
+_DYING = 10.0
+"""Seconds that killed processes are waited for; a busy machine may not let them die at once."""
 _TOKEN = "AMPLINT_RUN"
 
 
@@ -166,13 +168,14 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _kill_marked(token: str) -> None:
     """Kill what the process started in other sessions, known by the environment it inherited (on Linux)."""
-    for _ in range(_ROUNDS):  # one that forks meanwhile is met in the next round
-        marked = [pid for pid in _pids() if token.encode() in _environment_of(pid)]
-        if not marked:
-            return
-        for pid in marked:
+    until = time.monotonic() + _DYING
+    while marked := [pid for pid in _pids() if token.encode() in _environment_of(pid)]:
+        for pid in marked:  # one that forks meanwhile is met in the next round
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > until:
+            return
+        time.sleep(_PAUSE)
 
 
 def _pids() -> list[int]:
