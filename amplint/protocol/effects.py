@@ -168,7 +168,7 @@ class Effects:
                 for outcome, branch in self.walk.outcomes(symbol, state):
                     (going if outcome is is_and else done).append(branch)
             states = going
-        return self.walk.merged(done + states, frame)
+        return self.walk.merged(done + states, frame, self.walk.live_around(values[0], frame))
 
     def _conditional(
         self, test: ast.expr, body: ast.expr, orelse: ast.expr, states: list[State], frame: Frame
@@ -239,7 +239,8 @@ class Effects:
         by_result: dict[object, list[State]] = {}
         for left in after:
             by_result.setdefault(essence(left.results.get((frame, call), NONE)), []).append(left)
-        return [kept for states in by_result.values() for kept in self.walk.merged(states, frame)]
+        live = self.walk.live_around(call, frame)
+        return [kept for states in by_result.values() for kept in self.walk.merged(states, frame, live)]
 
     def _body(self, function: ast.AST, states: list[State], frame: Frame) -> list[State]:
         if isinstance(function, ast.Lambda):

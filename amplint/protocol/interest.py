@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from amplint.project import Asked, Callee, Definition, Project
+from amplint.protocol.liveness import Liveness
 from amplint.protocol.recognise import CHECKS, NAMES_OF_EVENTS, is_clip_name
 from amplint.protocol.roles import is_super, last_name, used_as_scaler
 from amplint.tree import Module
@@ -36,8 +37,22 @@ class Interest:
     nodes: set[ast.AST] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     """Variables and attributes that tests on the way, receivers and arguments of events read."""
+    telling: list[ast.AST] = field(default_factory=list)
+    """The expressions that these names come from."""
     naming: set[ast.AST] = field(default_factory=set)
     """Nodes with a `:=` in them."""
+    _liveness: Liveness | None = None
+
+    def tells(self, expression: ast.AST) -> None:
+        """What an expression reads matters."""
+        self.names |= names_in(expression)
+        self.telling.append(expression)
+
+    def liveness(self, module: Module) -> Liveness:
+        """Where in the file what it reads still matters."""
+        if self._liveness is None:
+            self._liveness = Liveness(module, self.telling)
+        return self._liveness
 
 
 class Interests:
@@ -108,22 +123,22 @@ class Interests:
         direct = set(direct_events(self.project, module))
         for node in interest.nodes:
             if isinstance(node, ast.If | ast.While | ast.IfExp | ast.Assert):
-                interest.names |= names_in(node.test)
+                interest.tells(node.test)
             elif isinstance(node, ast.Match):
-                interest.names |= names_in(node.subject)
+                interest.tells(node.subject)
             elif isinstance(node, ast.Call) and node in direct:
                 for part in (node.func, *node.args, *(keyword.value for keyword in node.keywords)):
-                    interest.names |= names_in(part)
+                    interest.tells(part)
             elif isinstance(node, (*_FUNCTIONS, ast.Module)):
                 for inner in ast.walk(node):
                     if isinstance(inner, ast.If) and has_jump(inner):
-                        interest.names |= names_in(inner.test)
+                        interest.tells(inner.test)
         assignments = [node for node in module.parents if isinstance(node, ast.Assign) and _is_telling(node.value)]
         for _ in range(3):
             self._collect_arguments(module, interest)
             for node in assignments:
                 if interest.names.intersection(map(last_name, node.targets)):
-                    interest.names |= names_in(node.value)
+                    interest.tells(node.value)
 
     def _collect_arguments(self, module: Module, interest: Interest) -> None:
         """The arguments for parameters that matter in the functions entered."""
@@ -133,7 +148,7 @@ class Interests:
                     there = self.of(callee.module).names
                     for parameter, argument in callee.arguments.items():
                         if parameter in there:
-                            interest.names |= names_in(argument)
+                            interest.tells(argument)
 
     def _leads_to_event(self, function: Definition, visited: set[_Question], *, tests: bool) -> bool:
         """`tests`: whether tests of finiteness count. A constructor has no loss to test, only its settings or data."""
@@ -242,10 +257,10 @@ def stores(statement: ast.AST) -> tuple[ast.Name | ast.Attribute, ...]:
 
 
 @lru_cache(maxsize=4_000)
-def telling_targets(statement: ast.AST) -> frozenset[str]:
-    """The names that a statement may give a value on which a later test or event can hang."""
+def telling_targets(statement: ast.AST) -> tuple[ast.expr, ...]:
+    """What a statement may give a value on which a later test or event can hang."""
     assignments = [node for node in ast.walk(statement) if isinstance(node, ast.Assign) and _is_telling(node.value)]
-    return frozenset(last_name(target) for node in assignments for target in node.targets)
+    return tuple(target for node in assignments for target in node.targets)
 
 
 def _is_telling(value: ast.expr) -> bool:

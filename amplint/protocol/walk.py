@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from amplint.project import Definition, Project
@@ -177,7 +177,7 @@ class Walk:
                 taken[outcome].append(branch)
         after = self.block(statement.body, taken[True], frame) if taken[True] else []
         after += self.block(statement.orelse, taken[False], frame) if taken[False] else []
-        return self.merged(after, frame)
+        return self.merged(after, frame, self.live_after(statement, frame))
 
     def _match(self, statement: ast.Match, states: list[State], frame: Frame) -> list[State]:
         states = self.effects_of.bring_about(statement.subject, states, frame)
@@ -193,7 +193,7 @@ class Walk:
                     (taken if outcome else left).append(branch)
             after += self.block(case.body, taken, frame) if taken else []
             states = left
-        return self.merged(after + states, frame)
+        return self.merged(after + states, frame, self.live_after(statement, frame))
 
     def _pattern(self, case: ast.match_case, subject: Symbol, state: State, frame: Frame) -> Symbol:
         tests = []
@@ -223,7 +223,8 @@ class Walk:
                 self._begin_round(loop, number, state, frame)
                 self.evaluator.bind(loop.target, element(iterable, number), state, frame)
             states = self._round(loop, states, left, frame)
-        return self.merged([*self.block(loop.orelse, states, frame), *left], frame)
+        left += self.block(loop.orelse, states, frame)
+        return self.merged(left, frame, self.live_after(loop, frame))
 
     def _rounds(self, loop: ast.For | ast.AsyncFor, states: list[State], frame: Frame) -> Iterable[int]:
         """Two rounds; one for each item where a list of a few is known."""
@@ -247,7 +248,8 @@ class Walk:
             for state in states:
                 self._emit(state, complete=False)
             states = []
-        return self.merged([*self.block(loop.orelse, states, frame), *left], frame)
+        left += self.block(loop.orelse, states, frame)
+        return self.merged(left, frame, self.live_after(loop, frame))
 
     def _begin_round(self, loop: ast.AST, number: int, state: State, frame: Frame) -> None:
         outer = tuple(pair for pair in state.rounds if pair[0] is not loop)
@@ -272,7 +274,7 @@ class Walk:
             else:
                 state.status = "" if state.status == "break" else state.status
                 left.append(state)
-        return self.merged(going, frame)
+        return self.merged(going, frame, self.live_around(loop, frame))
 
     def _with(
         self, statement: ast.With | ast.AsyncWith, items: list[ast.withitem], states: list[State], frame: Frame
@@ -323,12 +325,13 @@ class Walk:
                 after += self.block(handler.body, begun, frame)
         if statement.finalbody:
             after = self._finally(statement.finalbody, after, frame)
-        return self.merged(after, frame)
+        return self.merged(after, frame, self.live_after(statement, frame))
 
     def _catch(self, states: list[State], caught: dict[object, State], frame: Frame) -> None:
         """Keep a copy of the states that an exception may be raised in, one of each kind."""
+        telling = {frame: self.interests.of(frame.module).names, **self._live_in_callers(frame)}
         for state in states:
-            signature = self._signature(state, frame)
+            signature = self._signature(state, telling)
             if state.status:
                 continue
             if signature in caught:
@@ -378,30 +381,58 @@ class Walk:
             if len(self.paths) > _MAX_PATHS:
                 raise BoundError("too many paths")
 
-    def merged(self, states: list[State], frame: Frame) -> list[State]:
+    def merged(self, states: list[State], frame: Frame, live: Collection[str]) -> list[State]:
         """One state of each kind that cannot be told apart from here on. The paths of the others end here.
 
-        What only some of them know of tests is forgotten: nothing that happened hangs on it.
+        `live` are the variables of the frame that may still be read, where no jump has left the way. What only some
+        states know of tests is forgotten: nothing that happened hangs on it.
         """
         if len(states) < 2:
             return states
         kept: dict[object, State] = {}
+        telling = {frame: live, **self._live_in_callers(frame)}
+        jumped = {**telling, frame: self.interests.of(frame.module).names}
         for state in states:
-            signature = self._signature(state, frame)
+            signature = self._signature(state, jumped if state.status else telling)
             other = kept.setdefault(signature, state)
             if other is not state:
                 self._emit(state, complete=False)
                 other.keep_common(state)
         return list(kept.values())
 
-    def _signature(self, state: State, frame: Frame) -> object:
-        names = self.interests.of(frame.module).names
+    def live_after(self, statement: ast.stmt, frame: Frame) -> Collection[str]:
+        """The variables of the frame that may be read once a statement of it is over."""
+        return self.interests.of(frame.module).liveness(frame.module).after(statement)
+
+    def live_around(self, node: ast.AST, frame: Frame) -> Collection[str]:
+        """The variables of the frame that may be read in or after the statement of a node."""
+        interest = self.interests.of(frame.module)
+        if isinstance(frame.function, ast.Lambda):
+            return interest.names
+        return interest.liveness(frame.module).around(node)
+
+    def _live_in_callers(self, frame: Frame) -> dict[Frame, Collection[str]]:
+        found: dict[Frame, Collection[str]] = {}
+        while frame.caller is not None:
+            call, frame = frame.calls[-1].call, frame.caller
+            found[frame] = self.live_around(call, frame)
+        return found
+
+    def _signature(self, state: State, telling: dict[Frame, Collection[str]]) -> object:
+        """What tells a state apart; `telling` are the names that do, by the functions being run."""
+        attributes = {name for frame in telling for name in self.interests.of(frame.module).names}
+        variables = (
+            (key, essence(value))
+            for key, value in state.variables.items()
+            if key[1] in (telling[key[0]] if key[0] in telling else self.interests.of(key[0].module).names)
+        )
+        heap = ((k, essence(v)) for k, v in state.heap.items() if not isinstance(k[1], str) or k[1] in attributes)
         return (
             state.status,
             state.pending,
             state.rounds,
-            frozenset((key, essence(value)) for key, value in state.variables.items() if key[1] in names),
-            frozenset((k, essence(v)) for k, v in state.heap.items() if not isinstance(k[1], str) or k[1] in names),
+            frozenset(variables),
+            frozenset(heap),
             essence(state.result) if state.status == "return" else None,
         )
 
@@ -414,7 +445,13 @@ class Walk:
         """Whether the outcome of an `if` can matter: events, jumps, or variables that later tests read."""
         if has_jump(statement) or any(self._matters(child, frame) for child in (*statement.body, *statement.orelse)):
             return True
-        return bool(self.interests.of(frame.module).names & telling_targets(statement))
+        live = self.live_after(statement, frame)
+        names = self.interests.of(frame.module).names
+        return any(
+            name in live if isinstance(target, ast.Name) else name in names
+            for target in telling_targets(statement)
+            if (name := last_name(target))
+        )
 
     def _step_over_if(self, statement: ast.If, states: list[State], frame: Frame) -> list[State]:
         """Pass an `if` without events; what it assigns is kept where its test does not hold."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from amplint.values.engine import Values
 
 SETTERS = ("set_default_dtype", "set_default_tensor_type")
+FILES = "files that set a default"
+"""The key of the paths of these files."""
 _FLOAT32: Dtypes = frozenset({Dtype.FLOAT32})
 
 
@@ -26,7 +28,7 @@ def dtypes(value: Value) -> Dtypes:
 
 def at(engine: Values, module: Module, node: ast.AST, frame: Frame) -> Dtypes:
     """The default dtypes that may hold at a node: set before it in its function, in the callers, or by their files."""
-    files = engine.remember("files that set a default", lambda: _files(engine), frozenset)
+    files = engine.remember(FILES, lambda: _files(engine), frozenset)
     if not files:
         return _FLOAT32
     found: set[Dtype] = set()

@@ -15,6 +15,7 @@ from amplint.tree import Module
 from amplint.values import (
     calls,
     conditions,
+    defaults,
     expressions,
     frames,
     gradients,
@@ -34,6 +35,8 @@ from amplint.values.value import Alternatives, Argument, Certainty, Frame, Peele
 T = TypeVar("T")
 
 _CALLABLES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_LASTING = {*frames.Frames.LASTING, regions.CASTS, defaults.FILES}
+"""The keys of what is worked out once, even if the analysis is trimmed."""
 _ANYWHERE = Region(RegionKind.UNKNOWN, certain=False)
 
 
@@ -264,7 +267,7 @@ class Values:
 
     def trim(self) -> None:
         """Forget what was worked out, but for what is done once for the whole project."""
-        self._memo.forget(but=frames.Frames.LASTING)
+        self._memo.forget(but=_LASTING)
         self._bases.clear()
         self._nodes.clear()
 

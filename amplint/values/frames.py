@@ -47,7 +47,7 @@ class Frames:
     """The frames of one project."""
 
     LASTING = ("frames", "reached", "reached files")
-    """What is worked out once, even if the analysis is trimmed. Frames hold on to the trees of their files."""
+    """The keys of what is worked out once for a project. Frames hold on to the trees of their files."""
 
     def __init__(self, engine: Values) -> None:
         self.engine = engine

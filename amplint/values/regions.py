@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amplint.project import Definition
@@ -24,6 +25,11 @@ _BFLOAT16_PRECISION = ("bf16", "bf16-mixed")
 _OF_TENSORS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign)
 """What takes a tensor, so no module."""
 _FULL_PRECISION_DECORATORS = ("force_fp32",)
+
+CASTS = "casts"
+"""The key of the dtypes that modules are cast to, worked out once for the whole project."""
+_Spot = tuple[Path, int, int, int, int]
+"""Where a node stands: it outlasts the tree."""
 
 OUTSIDE = Region(RegionKind.NONE)
 
@@ -195,35 +201,34 @@ class Regions:
     def cast_of(self, value: Value) -> Dtypes | None:
         """The dtypes that a module made at this place is cast to somewhere; None if it is nowhere."""
         marks = self._marks()
-        found = marks.get(value.node)
+        if not marks:
+            return None
+        found = marks.get(_spot(value.module, value.node))
         if found is None and value.op == "instance" and value.definition is not None:
-            found = marks.get(value.definition.node)
+            found = marks.get(_spot(value.definition.module, value.definition.node))
         return found
 
-    def _marks(self) -> dict[ast.AST, Dtypes]:
-        return self.engine.remember("casts", lambda: self._find_marks(), dict)
+    def _marks(self) -> dict[_Spot, Dtypes]:
+        return self.engine.remember(CASTS, lambda: self._find_marks(), dict)
 
-    def _find_marks(self) -> dict[ast.AST, Dtypes]:
+    def _find_marks(self) -> dict[_Spot, Dtypes]:
         """By the constructor call of a module (its class, for `self.half()`): the dtypes it is cast to."""
-        marks: dict[ast.AST, set[Dtype]] = {}
+        marks: dict[_Spot, set[Dtype]] = {}
         for site, call, value in self.casts():
             assert isinstance(call.func, ast.Attribute)
             dtype = modules.cast_of(site, call.func.attr, Given.of_call(site, call))
             assert dtype is not None
-            key: ast.AST = value.node
-            if not isinstance(key, ast.Call):
-                if (
-                    value.definition is None
-                    or not isinstance(call.func.value, ast.Name)
-                    or call.func.value.id != "self"
-                ):
-                    continue
-                key = value.definition.node
-            possible = marks.setdefault(key, set())
+            if isinstance(value.node, ast.Call):
+                spot = _spot(value.module, value.node)
+            elif value.definition is not None and last_name(call.func.value) == "self":
+                spot = _spot(value.definition.module, value.definition.node)
+            else:
+                continue
+            possible = marks.setdefault(spot, set())
             possible.add(dtype)
             if _is_conditional(site.module, call):
                 possible.add(Dtype.FLOAT32)
-        return {node: frozenset(dtypes) for node, dtypes in marks.items() if Dtype.FLOAT16 in dtypes}
+        return {spot: frozenset(dtypes) for spot, dtypes in marks.items() if Dtype.FLOAT16 in dtypes}
 
     def casts(self) -> Iterator[tuple[Site, ast.Call, Value]]:
         """The calls that cast a module, with the module."""
@@ -245,6 +250,12 @@ class Regions:
                 for value in site.of(func.value):
                     if value.op in ("instance", "module", "sequential", "modules"):
                         yield site, call, value
+
+
+def _spot(module: Module, node: ast.AST) -> _Spot:
+    start = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+    end = getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
+    return (module.source.path, *start, *end)
 
 
 def _is_for_saving(module: Module, cast: ast.Call) -> bool:

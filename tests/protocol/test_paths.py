@@ -426,6 +426,42 @@ def test_too_many_paths_are_no_paths_and_said() -> None:
     assert "paths" in reason
 
 
+def test_settings_that_are_not_read_again_make_no_paths() -> None:
+    settings = "\n".join(
+        f"    if args.a{n}:\n        x{n} = 1\n    else:\n        x{n} = args.b{n}\n    if x{n} == 2:\n        raise E"
+        for n in range(12)
+    )
+    body = "    while True:\n        scaler.scale(f()).backward()\n        clip_grad_norm_(p)\n        scaler.step(o)"
+    protocol, module = walked(f"def train(args, scaler, o):\n{settings}\n{body}\n")
+    assert protocol.limits(module) == ()
+    assert {e.kind for path in protocol.paths(module) for e in path.events} >= {Kind.CLIP, Kind.STEP}
+
+
+def test_what_the_caller_reads_later_is_kept_apart_in_the_function_it_calls() -> None:
+    """In a file of its own, where the caller's variables mean nothing."""
+    source = """
+        from helper import check
+        def train(flag, scaler, o):
+            if flag:
+                clip = True
+            else:
+                clip = False
+            check(flag)
+            if clip:
+                scaler.unscale_(o)
+            scaler.step(o)
+    """
+    helper = """
+        import torch
+        def check(x):
+            if x.a:
+                torch.isfinite(x)
+            elif x.b:
+                torch.isfinite(x.b)
+    """
+    assert all_shown(source, helper=helper) >= {"US", "S"}
+
+
 def test_owners_by_constructor_by_group_and_by_name() -> None:
     source = """
         import torch
