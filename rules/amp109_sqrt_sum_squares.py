@@ -222,6 +222,17 @@ class SqrtSumSquares(Rule):
     VALID: ClassVar = (
         """
         import torch
+        from transformers import SequenceFeatureExtractor
+
+        class Spectrogram(SequenceFeatureExtractor):
+            def __call__(self, sound):
+                return torch.stft(sound, 512, return_complex=False).pow(2).sum(-1).sqrt()
+
+        def unit(x: torch.Tensor, config):
+            return x / torch.sqrt(torch.clamp(torch.sum(x**2, dim=-1, keepdim=True), min=config.epsilon))
+        """,
+        """
+        import torch
 
         class Damped(torch.autograd.Function):
             @staticmethod
@@ -413,7 +424,10 @@ def _is_kept_above_zero(values: Values, root: Value, sums: tuple[Peeled, ...]) -
 
 
 def _has_floor(values: Values, root: Value) -> bool:
-    """Whether one is above zero in the dtype that it has there; one given by a parameter counts by its default."""
+    """Whether one is above zero in the dtype that it has there; one given by a parameter counts by its default.
+
+    One that is not known, as of a configuration, is trusted.
+    """
     inside = patterns.rooted(root)
     if any(value.interval.positive for value in inside):
         return True
@@ -421,7 +435,7 @@ def _has_floor(values: Values, root: Value) -> bool:
         names = ("input", "other") if step.kind == "eps" else ("min", "other") if step.kind == "clamp" else ()
         numbers = [number for name in names if (number := step.value.number(name)) is not None]
         dtype = Dtype.FLOAT16 if step.value.may_be_half else Dtype.FLOAT32
-        if any(round_to(number, dtype) > 0 for number in numbers):
+        if any(round_to(number, dtype) > 0 for number in numbers) or (names and not numbers):
             return True
     return False
 

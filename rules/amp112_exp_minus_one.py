@@ -10,7 +10,10 @@ from amplint import patterns
 from amplint.context import Context
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
-from amplint.values import Value
+from amplint.values import Dtype, Value
+
+_WHOLE = ("floor", "ceil", "round", "trunc")
+"""Operations that give whole numbers, which have no digits to lose."""
 
 
 class ExpMinusOne(Rule):
@@ -106,6 +109,9 @@ class ExpMinusOne(Rule):
         def schedule(step):
             return 1 - math.exp(-step), np.exp(-step) - 1, math.log(1 + step), np.log(1 + np.abs(step))
 
+        def spacing(positions):
+            return torch.log(1 + torch.floor(positions / 8192)), torch.log(1 + positions.long())
+
         def better(x):
             return torch.expm1(x), torch.log1p(x)
         """,
@@ -160,6 +166,8 @@ def _plus_one(log: Value) -> ast.expr | None:
         return None
     plus = patterns.one_plus(sums[0])
     if not plus or any(value.op == "exp" and not patterns.is_tame(value, one_sided=True) for value in plus):
+        return None
+    if any(value.op in _WHOLE or value.dtypes <= {Dtype.INTEGER, Dtype.BOOL} for value in plus):
         return None
     is_first = patterns.is_number(sums[0], "input", 1)
     return sums[0].argument("other" if is_first else "input")

@@ -12,7 +12,7 @@ from amplint.context import Context
 from amplint.rule import Edit, Example, Finding, Fix, Rule, Safety, Severity
 from amplint.torch_ops import Kind
 from amplint.tree import Module
-from amplint.values import Certainty, Dtype, Value
+from amplint.values import Certainty, Dtype, Value, is_stopped
 
 _LOGS = ("log", "log2", "log10")
 _AT_ZERO = (*_LOGS, "sqrt", "rsqrt", "reciprocal")
@@ -228,6 +228,33 @@ class WhereNanGradient(Rule):
     VALID: ClassVar = (
         """
         import torch
+
+        def buckets(position, exact, count):
+            large = exact + (torch.log(position.float() / exact) * count).to(torch.long)
+            return torch.where(position < exact, position, torch.min(large, torch.full_like(large, count - 1)))
+
+        def rounded(position, exact):
+            return torch.where(position < exact, position, torch.ceil(torch.log(position / exact)))
+
+        def anchors(shapes, dtype):
+            cells = []
+            for height, width in shapes:
+                rows, columns = torch.meshgrid(torch.arange(height).to(dtype), torch.arange(width).to(dtype))
+                cells.append(torch.stack([rows, columns], -1) / torch.tensor([height, width]))
+            cells = torch.cat(cells, 1)
+            inside = ((cells > 0.01) & (cells < 0.99)).all(-1, keepdim=True)
+            return torch.where(inside, torch.log(cells / (1 - cells)), torch.inf)
+
+        class Normed(torch.nn.Module):
+            def __init__(self, config):
+                super().__init__()
+                self.eps = config.norm_eps
+
+            def forward(self, x, mask):
+                return torch.where(mask, x * torch.pow(x.square().mean(-1, keepdim=True) + self.eps, -0.5), x)
+        """,
+        """
+        import torch
         from torch.utils.data import Dataset
 
         class Recordings(Dataset):
@@ -379,14 +406,22 @@ def _measures(*names: str) -> bool:
     return any(word in name.lower() for name in names for word in _MEASURING)
 
 
-def _is_grid(value: Value, depth: int = 4) -> bool:
-    """Whether a value is computed from a grid of numbers: a window, a filter, positions."""
+def _is_grid(value: Value, effort: int = 24) -> bool:
+    """Whether a value is computed from a grid of numbers: a window, a filter, positions. Arithmetic costs four steps,
+    for the more there is of it, the less it is the grid alone that decides; arranging costs one.
+    """
     if value.op in ("arange", "linspace", "logspace"):
         return True
-    operation = value.operation if value.is_tensor_op else None
-    if depth == 0 or operation is None or operation.kind not in _PASSING:
+    if effort <= 0:
         return False
-    return any(_is_grid(inner, depth - 1) for name in value.arguments for inner in value.operand(name))
+    if value.op in ("tuple", "comprehension"):
+        parts = (v for element in value.elements for v in value.engine.of_argument(element))
+        return any(_is_grid(part, effort - 1) for part in parts)
+    operation = value.operation if value.is_tensor_op else None
+    if operation is None or operation.kind not in _PASSING:
+        return False
+    left = effort - (1 if operation.kind in (Kind.SHAPE, Kind.CAST) else 4)
+    return any(_is_grid(inner, left) for name in value.arguments for inner in value.operand(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,7 +455,7 @@ def _singular_parts(values: tuple[Value, ...], depth: int = _DEPTH) -> Iterator[
         if operand := _singular_operand(value):
             yield value, operand
         operation = value.operation
-        if depth and operation and operation.kind in _PASSING and value.op not in (*_MASKING, "detach", "data"):
+        if depth and operation and operation.kind in _PASSING and value.op not in _MASKING and not is_stopped(value):
             for name in value.arguments:
                 yield from _singular_parts(value.operand(name), depth - 1)
 
@@ -462,10 +497,19 @@ def _reaches_zero(operand: Value) -> bool:
     """Whether an operand may be 0 or less, with no masking operation right before it that stops the gradient."""
     if operand.as_number() is not None or operand.op == "python" or operand.interval.positive:
         return False
-    if operand.op == "add" and any(n > 0 for side in ("input", "other") for n in half.numbers(operand.operand(side))):
+    if operand.op == "add" and (_adds_number(operand) or _adds_epsilon(operand)):
         return False
     bare = list(patterns.bare(operand))
     return not any(value.op in _MASKING and not _has_lost_floor(value) for value in bare)
+
+
+def _adds_number(total: Value) -> bool:
+    return any(number > 0 for side in ("input", "other") for number in half.numbers(total.operand(side)))
+
+
+def _adds_epsilon(total: Value) -> bool:
+    """Whether something is added that is called an epsilon, whose number a configuration knows."""
+    return any("eps" in _last_name(node).lower() for side in ("input", "other") if (node := total.argument(side)))
 
 
 def _has_lost_floor(clamped: Value) -> bool:

@@ -78,3 +78,28 @@ def test_a_list_that_holds_itself_comes_to_an_end(grown: str) -> None:
 )
 def test_an_early_return_decides_what_follows(lines: list[str], expected: set[str]) -> None:
     assert returned("\n".join(["def f(x, flag):", *(f"    {line}" for line in lines)])) == expected
+
+
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        ("items[0]", {"relu", "tanh"}),
+        ("items[1]", {"relu", "tanh"}),
+        ("torch.cat(items)", {"cat"}),
+    ],
+)
+def test_what_is_appended_is_in_the_list(read: str, expected: set[str]) -> None:
+    lines = ["items = [x.relu()]", "for _ in range(3):", "    items.append(x.tanh())", f"return {read}"]
+    assert returned("\n".join(["def f(x, flag):", *(f"    {line}" for line in lines)])) == expected
+
+
+def test_what_is_appended_to_another_list_is_not() -> None:
+    lines = ["items = [x.relu()]", "kept = items", "items = [x.exp()]", "items.append(x.tanh())", "return kept[0]"]
+    assert returned("\n".join(["def f(x, flag):", *(f"    {line}" for line in lines)])) == {"relu"}
+
+
+def test_a_dict_that_is_set_in_a_loop_comes_to_an_end() -> None:
+    lines = ["d = {}", "for i in range(3):", "    d['a'] = x", "    d['b'] = i", "return d['c']"]
+    assert returned("\n".join(["def f(x, flag):", *(f"    {line}" for line in lines)])) == {"unknown"}
+    lines = ["d = {}", "for i in range(3):", "    d['a'] = x.exp()", "    d['b'] = i", "return d['a']"]
+    assert "exp" in returned("\n".join(["def f(x, flag):", *(f"    {line}" for line in lines)]))

@@ -12,6 +12,7 @@ A rule asks, in this order:
 
 from amplint.values.dtype import Dtype, Dtypes
 from amplint.values.engine import Values
+from amplint.values.gradients import is_stopped
 from amplint.values.interval import FLOAT16_MAX, Interval, round_to
 from amplint.values.value import Argument, Certainty, Frame, Peeled, Place, Region, RegionKind, Step, Value
 
@@ -30,5 +31,6 @@ __all__ = [
     "Step",
     "Value",
     "Values",
+    "is_stopped",
     "round_to",
 ]

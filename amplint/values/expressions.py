@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from amplint import flow, torch_ops
 from amplint.flow import How, Reaching
 from amplint.project import Definition
-from amplint.values import calls, conditions, objects
+from amplint.values import calls, conditions, lists, objects
 from amplint.values.site import Given, Site, known, merged
 from amplint.values.value import Alternatives, Argument, Value
 
@@ -242,7 +242,7 @@ def _element(site: Site, value: Value, step: int) -> Alternatives:
             return tuple(objects.owned(v, value) for v in site.engine.of_argument(value.elements[step]))
         return _elements_or_unknown(site, value)
     if value.op == "comprehension":
-        return site.engine.of_argument(value.elements[0])
+        return _elements_or_unknown(site, value)
     if value.op == "python":
         return (site.value(value.node, "python"),)
     if value.is_tensor_op:
@@ -285,7 +285,11 @@ def _item_after_setting(site: Site, node: ast.Subscript, container: Value, key: 
         return site.unknown(node)
     if keys[0].constant == key:
         return container.operand("value") or site.unknown(node)
-    return merged(v for before in container.operand("input") for v in _item(site, node, before))
+    return site.engine.remember(  # in a loop the container may be its own input
+        ("item before", container, node, site.frame),
+        lambda: merged(v for before in container.operand("input") for v in _item(site, node, before)),
+        lambda: site.unknown(node),
+    )
 
 
 def _dict_item(site: Site, node: ast.Subscript, container: Value) -> Alternatives:
@@ -303,7 +307,10 @@ def items(site: Site, container: Value, keys: Alternatives) -> Alternatives:
 
 
 def _display(site: Site, node: ast.Tuple | ast.List | ast.Set) -> Alternatives:
-    return (site.value(node, "tuple", elements=tuple(site.argument(e) for e in node.elts)),)
+    elements = tuple(site.argument(e) for e in node.elts)
+    if isinstance(node, ast.List) and (appended := lists.appended(site, node)):
+        return (site.value(node, "comprehension", elements=(*elements, *appended)),)
+    return (site.value(node, "tuple", elements=elements),)
 
 
 def _dict(site: Site, node: ast.Dict) -> Alternatives:

@@ -9,6 +9,7 @@ from amplint.flow import branches_around, definitions
 from amplint.project import Definition, Project
 from amplint.torch_ops import Kind
 from amplint.tree import Module
+from amplint.values.dtype import Dtype
 from amplint.values.value import Certainty, Frame, Value
 
 _MAX_VALUES = 200
@@ -21,12 +22,17 @@ _NO_TENSORS = ("item", "tolist", "detach", "data")
 _TESTS = ("float", "print", "bool", "int", "isclose", "allclose")
 """Functions that hand on no tensor; those named `assert…` do not either."""
 
+_STEPS = ("floor", "ceil", "round", "trunc", "sign", "floor_divide")
+"""Operations whose slope is 0 wherever they have one."""
+
 _FILES = ("torchaudio.load", "torchvision.io")
 """What reads tensors from files: data, which no gradient leads to."""
 
 _FUNCTION = ("torch.autograd.Function", "torch.autograd.function.")
 _EXPORTING = ("torch.jit.is_scripting", "torch.jit.is_tracing", "torch.onnx.is_in_onnx_export")
 _DATA = ("torch.utils.data.",)
+_PREPARING = ("FeatureExtractor", "FeatureExtractionMixin", "ImageProcessor", "ImageProcessingMixin", "ProcessorMixin")
+"""How transformers calls what prepares data."""
 
 _NO_OPERANDS = ("index", "indices", "dim", "dims", "keepdim", "size", "shape", "dtype", "mask", "condition", "repeats")
 """Parameters through which no gradient flows."""
@@ -101,9 +107,9 @@ def _is_test(parent: ast.AST | None) -> bool:
 def _switched_off(project: Project, module: Module, node: ast.AST) -> bool | None:
     """Whether the innermost `with torch.no_grad()`, `enable_grad()` or decorator around `node` turns gradients off.
 
-    Methods do, too: those of a data set, and those of an autograd Function, of which torch differentiates neither
-    forward nor, unless asked for second derivatives, backward. And a branch that is not taken in training. None where
-    there is no such thing.
+    Methods do, too: those of a data set or of what prepares data, and those of an autograd Function, of which torch
+    differentiates neither forward nor, unless asked for second derivatives, backward. And a branch that is not taken
+    in training. None where there is no such thing.
     """
     for ancestor in module.ancestors(node):
         if isinstance(ancestor, ast.With | ast.AsyncWith):
@@ -137,12 +143,14 @@ def _is_evaluation(module: Module, test: ast.expr, outcome: bool) -> bool:
 def _is_never_differentiated(
     project: Project, module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef
 ) -> bool:
-    """Whether a function is a method of a data set, or of an autograd Function."""
+    """Whether a function is a method of a data set, of what prepares data, or of an autograd Function."""
     cls = module.class_of(function)
     if cls is None or not cls.bases:
         return False
     kinds = (*_DATA, *_FUNCTION) if function.name in ("forward", "backward") else _DATA
-    return any(base.startswith(kinds) for base in project.base_names(Definition(module, cls)))
+    return any(
+        base.startswith(kinds) or base.endswith(_PREPARING) for base in project.base_names(Definition(module, cls))
+    )
 
 
 def _turns_off(module: Module, switch: ast.expr) -> bool | None:
@@ -196,7 +204,7 @@ def _operands(value: Value) -> list[Value]:
 def _is_untracked(value: Value) -> bool:
     """Whether no gradient comes out of a value whatever it is made of: numbers, new tensors, what is detached."""
     operation = value.operation
-    if value.op in ("constant", "python", "detach", "data") or value.dotted in ("size", "shape", "dim"):
+    if value.op in ("constant", "python") or is_stopped(value) or value.dotted in ("size", "shape", "dim"):
         return True
     if value.op == "unknown" and (value.dotted.startswith(_FILES) or _is_gradient(value)):
         return True
@@ -205,6 +213,14 @@ def _is_untracked(value: Value) -> bool:
     if operation is not None and (operation.result or operation.kind is Kind.CREATE):
         return True
     return value.engine.is_tensor(value) is Certainty.NEVER or _is_made_under_no_grad(value)
+
+
+def is_stopped(value: Value) -> bool:
+    """Whether an operation lets no gradient through: it gives integers, or its slope is 0."""
+    if value.op in (*_NO_TENSORS, *_STEPS):
+        return True
+    is_cast = value.operation is not None and value.operation.kind is Kind.CAST
+    return is_cast and value.dtypes <= {Dtype.INTEGER, Dtype.BOOL}
 
 
 def _is_gradient(value: Value) -> bool:

@@ -1,4 +1,4 @@
-"""Layers that are put together step by step: `layers.append(b)` of a list, `net.append(b)` of nn.Sequential."""
+"""What is put together step by step: `layers.append(b)` of a list, `net.append(b)` of nn.Sequential."""
 
 from __future__ import annotations
 
@@ -83,6 +83,24 @@ def _optional(site: Site, argument: Argument) -> Argument:
     assert identity is not None
     values = (*site.engine.of_argument(argument), *modules.made(site, argument.node, identity, Given()))
     return Argument(argument.module, argument.node, argument.frame, merged(values))
+
+
+# -- lists of anything -----------------------------------------------------------------------------------------
+
+
+def appended(site: Site, made: ast.List) -> tuple[Argument, ...]:
+    """What a function appends, in a loop or not, to a list that it makes and names."""
+    statement, function = site.module.parent(made), site.module.function(made)
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
+        return ()
+    name = statement.targets[0].id
+    return tuple(
+        site.argument(call.args[0])
+        for holder, call in _additions(site, site.module)
+        if isinstance(holder, ast.Name) and holder.id == name and getattr(call.func, "attr", "") == "append"
+        if site.module.function(call) is function
+        if any(reaching.value is made for reaching in flow.definitions(site.module, holder))
+    )
 
 
 # -- containers that grow --------------------------------------------------------------------------------------

@@ -119,7 +119,8 @@ class Value:
       "constant"    a Python constant, see `constant`
       "parameter"   a parameter that no known call binds; `default` holds what it is when not given
       "setting"     a number that a configuration gives; `default` holds what it is when nothing is set
-      "tuple"       a tuple, list or set of `elements`; "comprehension" one made of its one element many times
+      "tuple"       a tuple, list or set of `elements`; "comprehension" one of any length whose elements
+                    are these
       "dict"        a dictionary, `arguments` by constant key
       "instance"    an instance of a class of the project, see `definition`
       "module"      an instance of a torch.nn class: `operation` is what it computes
