@@ -1,13 +1,14 @@
-"""Which files of a project a few of them are linked with, directly or not, by imports in either direction.
+"""Which files of a project a few of them are linked with: those that import them, and all that any of these import.
 
-What no import connects cannot be followed, so it need not be looked at: a script in a folder of many is judged as if
-it stood alone. Read off the texts; a package counts as one.
+Only these can call into the checked files, or be called from there, directly or not. A script in a folder of many is
+judged as if it stood alone, with the library that all of them import. Read off the texts; a package counts as one.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from amplint import index
@@ -18,27 +19,37 @@ FEW = 20
 
 
 def linked(checked: Iterable[Path], around: Iterable[Path], text: Callable[[Path], str]) -> list[Path]:
-    """The files of `around` that imports connect with a checked one, those included. `text` gives a file's program."""
+    """The files of `around` that imports lead to the checked ones and from there, with the checked ones themselves.
+
+    `text` gives a file's program.
+    """
     paths = [Path(os.path.abspath(path)) for path in around]
     files = Files(paths)
     packages = {path.parent for path in paths if path.name == "__init__.py"}
-    neighbours: dict[Path, set[Path]] = {_node(path, packages): set() for path in paths}
+    imported: defaultdict[Path, set[Path]] = defaultdict(set)
+    importing: defaultdict[Path, set[Path]] = defaultdict(set)
     for path in paths:
         here = _node(path, packages)
         for dotted in index.imported_names(text(path)):
             for found in files.imported(dotted, path):
                 there = _node(found, packages)
-                if there != here:
-                    neighbours[here].add(there)
-                    neighbours[there].add(here)
+                imported[here].add(there)
+                importing[there].add(here)
+    start = {_node(Path(os.path.abspath(path)), packages) for path in checked}
+    reached = _closure(_closure(start, importing), imported)
+    return [path for path in paths if _node(path, packages) in reached]
+
+
+def _closure(start: set[Path], following: Mapping[Path, set[Path]]) -> set[Path]:
+    """What can be reached in any number of steps, none included."""
     reached: set[Path] = set()
-    pending = [_node(Path(os.path.abspath(path)), packages) for path in checked]
+    pending = list(start)
     while pending:
         node = pending.pop()
         if node not in reached:
             reached.add(node)
-            pending += neighbours.get(node, ())
-    return [path for path in paths if _node(path, packages) in reached]
+            pending += following.get(node, ())
+    return reached
 
 
 def _node(path: Path, packages: set[Path]) -> Path:

@@ -19,6 +19,7 @@ FILES = {
     "pkg/inner/__init__.py": "",
     "pkg/inner/b.py": "",
     "uses_pkg.py": "from pkg.inner.b import (\n    one,\n    two as three,\n)\n",
+    "sibling.py": "import losses.focal\n",
     "alone.py": "import torch\n",
     "caller.py": "import alone_callee\n",
     "alone_callee.py": "",
@@ -37,14 +38,14 @@ def folder(tmp_path: Path) -> Path:
     ("checked", "expected"),
     [
         ("train.py", {"train.py", "losses/focal.py"}),
-        ("losses/focal.py", {"train.py", "losses/focal.py"}),
+        ("losses/focal.py", {"train.py", "losses/focal.py", "sibling.py"}),
         ("alone.py", {"alone.py"}),
         ("alone_callee.py", {"alone_callee.py", "caller.py"}),
         ("pkg/a.py", {"pkg/__init__.py", "pkg/a.py", "pkg/inner/__init__.py", "pkg/inner/b.py", "uses_pkg.py"}),
         ("uses_pkg.py", {"pkg/__init__.py", "pkg/a.py", "pkg/inner/__init__.py", "pkg/inner/b.py", "uses_pkg.py"}),
     ],
 )
-def test_imports_connect_in_both_directions(folder: Path, checked: str, expected: set[str]) -> None:
+def test_imports_lead_to_the_checked_files_and_from_there(folder: Path, checked: str, expected: set[str]) -> None:
     paths = sorted(folder.rglob("*.py"))
     found = linked([folder / checked], paths, lambda path: path.read_text())
     assert {path.relative_to(folder).as_posix() for path in found} == expected

@@ -320,6 +320,12 @@ def scaler_in(value: Symbol) -> tuple[Symbol | None, str]:
 
 def essence(value: Symbol) -> object:
     """What of a variable's value can matter later: which object it is, whether it is scaled; not which number."""
+    if value.essence is None:
+        value.essence = _essence(value)
+    return value.essence
+
+
+def _essence(value: Symbol) -> object:
     if value.kind in ("constant", "new", "name", "self", "attribute", "choice", "parameters"):
         return value
     if value.kind == "operation" and value.parts[0] == "display":

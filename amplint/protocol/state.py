@@ -106,14 +106,12 @@ class State:
 
     def forget_round(self, loop: ast.AST, bound: Symbol | None) -> None:
         """Drop what is known of tests on values of this round of `loop`, whose target held `bound`."""
-        elements = {s for s in bound.walk() if s.kind == "element"} if bound is not None else set()
+        elements = bound.elements if bound is not None else frozenset()
         self.facts = {fact: value for fact, value in self.facts.items() if not _is_of(fact, loop, elements)}
 
 
 _UNREMEMBERED = frozenset({Kind.BRANCH, Kind.ROUND, Kind.CHECK, Kind.READ, Kind.SCALER, Kind.DIFFERENTIATE})
 
 
-def _is_of(fact: Symbol, loop: ast.AST, elements: set[Symbol]) -> bool:
-    if loop in fact.loops:
-        return True
-    return bool(elements) and None in fact.loops and any(symbol in elements for symbol in fact.walk())
+def _is_of(fact: Symbol, loop: ast.AST, elements: frozenset[Symbol]) -> bool:
+    return loop in fact.loops or not elements.isdisjoint(fact.elements)

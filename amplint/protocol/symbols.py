@@ -43,8 +43,11 @@ class Symbol:
     source: ast.expr | None = field(default=None, repr=False)
     """The expression that the symbol was made for, in `module`."""
     module: Module | None = field(default=None, repr=False)
+    essence: object = field(default=None, init=False, repr=False)
+    """What `recognise.essence` says of it, once it was asked."""
     _hash: int = field(default=0, init=False, repr=False)
     _loops: frozenset[Part] | None = field(default=None, init=False, repr=False)
+    _elements: frozenset[Symbol] | None = field(default=None, init=False, repr=False)
 
     def __eq__(self, other: object) -> bool:
         if self is other:
@@ -60,9 +63,9 @@ class Symbol:
 
     @property
     def loops(self) -> frozenset[Part]:
-        """The loops in whose rounds the value may differ; None among them where it is an element of one's iterable."""
+        """The loops in whose rounds the value may differ."""
         if self._loops is None:
-            own = _ELEMENT if self.kind == "element" else frozenset(self.parts) if self.kind == "round" else _NOTHING
+            own = frozenset(self.parts) if self.kind == "round" else _NOTHING
             self._loops = own.union(*(part.loops for part in self.parts if isinstance(part, Symbol)))
         return self._loops
 
@@ -75,12 +78,20 @@ class Symbol:
             stack += [part for part in symbol.parts if isinstance(part, Symbol)]
 
     @property
+    def elements(self) -> frozenset[Symbol]:
+        """The elements of iterables that the value is made of."""
+        if self._elements is None:
+            own = frozenset({self}) if self.kind == "element" else _NO_SYMBOLS
+            self._elements = own.union(*(part.elements for part in self.parts if isinstance(part, Symbol)))
+        return self._elements
+
+    @property
     def is_none(self) -> bool:
         return self.kind == "constant" and self.parts[0] is None
 
 
 _NOTHING: frozenset[Part] = frozenset()
-_ELEMENT: frozenset[Part] = frozenset({None})
+_NO_SYMBOLS: frozenset[Symbol] = frozenset()
 
 NONE = Symbol("constant", (None,))
 TRUE = Symbol("constant", (True,))

@@ -420,13 +420,18 @@ class Walk:
 
     def _signature(self, state: State, telling: dict[Frame, Collection[str]]) -> object:
         """What tells a state apart; `telling` are the names that do, by the functions being run."""
-        attributes = {name for frame in telling for name in self.interests.of(frame.module).names}
         variables = (
             (key, essence(value))
             for key, value in state.variables.items()
             if key[1] in (telling[key[0]] if key[0] in telling else self.interests.of(key[0].module).names)
         )
-        heap = ((k, essence(v)) for k, v in state.heap.items() if not isinstance(k[1], str) or k[1] in attributes)
+        modules = {frame.module for frame in telling}
+        attributes = [self.interests.of(module).names for module in modules]
+        heap = (
+            (key, essence(value))
+            for key, value in state.heap.items()
+            if not isinstance(key[1], str) or any(key[1] in names for names in attributes)
+        )
         return (
             state.status,
             state.pending,
