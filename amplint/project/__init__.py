@@ -29,6 +29,8 @@ T = TypeVar("T")
 _KEPT_TREES = 12_000_000
 """Characters of the parsed files held: some 400 MB. With fewer, large projects are parsed over and over."""
 
+_LEFT_TREES = 3_000_000
+"""Characters of those asked for last, which stay when the others are let go: the next file may well need them."""
 
 _TEXTS_KEPT = 300_000_000
 """Characters of text held; the files beyond are read again for each question."""
@@ -180,9 +182,12 @@ class Project:
 
     def trim(self) -> bool:
         """Forget what was parsed, if that is much. True if so: analyses made over this project must be trimmed."""
-        if sum(len(module.source.text) for module in self._recent.values()) <= _KEPT_TREES:
+        held = sum(len(module.source.text) for module in self._recent.values())
+        if held <= _KEPT_TREES:
             return False
-        self._recent.clear()
+        while held > _LEFT_TREES:
+            _, module = self._recent.popitem(last=False)
+            held -= len(module.source.text)
         self._questions.clear()
         return True
 

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 
 from amplint.project import Definition, Project
 from amplint.protocol.interest import direct_events
+from amplint.protocol.recognise import CHECKS, REDUCTIONS
+from amplint.protocol.roles import last_name
 from amplint.tree import Module
 
 CLIMBS = (6, 2, 1, 0)
 """How many calls up the entries lie; fewer, where there is too much to run from above."""
 _MAX_ENTRIES = 12
 _MAX_RECEIVERS = 6
+_ASIDE = CHECKS | REDUCTIONS
+_OF_A_STEP = ("loss", "grad", "norm")
+"""What is tested or reduced in a training step is called so."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -25,8 +30,15 @@ class Entry:
 
 
 def eventful(project: Project, module: Module) -> list[Definition]:
-    """The functions of a file (or the file itself) with events of their own, in the order they stand."""
-    nodes = {module.function(node) or module.tree for node in direct_events(project, module)}
+    """The functions of a file (or the file itself) with events of their own, in the order they stand.
+
+    A file that does nothing but test for finiteness, and sum over processes, matters where it does so to a loss or to
+    gradients; a layer that looks at its output takes no part in the protocol.
+    """
+    events = direct_events(project, module)
+    if all(isinstance(event, ast.Call) and last_name(event.func) in _ASIDE for event in events):
+        events = [event for event in events if any(word in ast.unparse(event).lower() for word in _OF_A_STEP)]
+    nodes = {module.function(node) or module.tree for node in events}
     return [Definition(module, node) for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0))]
 
 

@@ -295,10 +295,17 @@ def _looks_like_event(project: Project, module: Module, call: ast.Call) -> bool:
         return receiver in used_as_scaler(project, module)
     if name == "grad":
         return _is_autograd(module, call)
-    return "loss_scaler" in name or (name in _TOUCHING and receiver in ("grad", "data", "g"))
+    return "loss_scaler" in name or (name in _TOUCHING and _may_be_gradient(call.func.value))
 
 
 _TOUCHING = frozenset("clamp_ clip_ mul_ div_ add_ sub_ copy_ zero_".split())
+
+
+def _may_be_gradient(receiver: ast.expr) -> bool:
+    """Whether something is called a gradient, or is the data of one or of a variable; not `layer.weight.data`."""
+    if isinstance(receiver, ast.Attribute) and receiver.attr == "data":
+        return isinstance(receiver.value, ast.Name) or "grad" in last_name(receiver.value)
+    return last_name(receiver) in ("grad", "g")
 
 
 def _is_autograd(module: Module, call: ast.Call) -> bool:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 _MAX_DEPTH = 240
 """How many questions may wait for each other. Each takes some eight Python calls."""
 
-_MAX_WORK = 6_000
+_MAX_WORK = 1_500
 """How many questions one outermost question may open."""
 
 _MAX_RENEWED = 90_000
