@@ -113,9 +113,6 @@ def _annotated(site: Site, node: ast.arg, use: ast.expr) -> Alternatives:
             return ()
         classes = [d for d in _resolve_text(site, annotation) if isinstance(d.node, ast.ClassDef)]
     elif isinstance(annotation, ast.Name | ast.Attribute):
-        rows = [row for name in site.module.names(annotation) if (row := torch_ops.by_module(name))]
-        if rows:
-            return tuple(site.value(use, "module", operator=row.name) for row in rows)
         classes = [d for d in site.engine.project.resolve(site.module, annotation) if isinstance(d.node, ast.ClassDef)]
     else:
         return ()
