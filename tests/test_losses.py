@@ -55,7 +55,13 @@ def step(loop: str, after: str = "pass") -> str:
         ("for x, y in loader:", "pass", "", "for step, (x, y) in enumerate(loader):", "step {step}: loss is"),
         ("for (x, y) in loader:", "n += 2", "", "for step, (x, y) in enumerate(loader):", "step {step}: loss is"),
         ("for k in loader.values():", "pass", "", "for step, k in enumerate(loader.values()):", "step {step}: loss is"),
-        ("for k, *_ in zip(loader):", "pass", "", "for step, (k, *_) in enumerate(zip(loader)):", "step {step}: loss is"),
+        (
+            "for k, *_ in zip(loader):",
+            "pass",
+            "",
+            "for step, (k, *_) in enumerate(zip(loader)):",
+            "step {step}: loss is",
+        ),
         ("while True:", "pass", "", None, "loss is"),
         ("if True:", "pass", "", None, "loss is"),
     ],
@@ -163,7 +169,9 @@ def test_what_is_no_guard_or_excludes_inf_too_is_left_alone(before: str) -> None
 
 
 def module(body: str) -> Module:
-    return parse(Source(Path("main.py"), f"import torch\ndef f(self, a, b, criterion):\n{textwrap.indent(body, '    ')}\n"))
+    return parse(
+        Source(Path("main.py"), f"import torch\ndef f(self, a, b, criterion):\n{textwrap.indent(body, '    ')}\n")
+    )
 
 
 @pytest.mark.parametrize(
