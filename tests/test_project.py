@@ -200,7 +200,16 @@ def train(net, accelerator):
 
 @pytest.mark.parametrize(
     "annotation",
-    ["Net", "'Net'", "'net.Net'", "Optional[Net]", "Union[int, Net]", "Net | None", "'Net | None'", "typing.Final[Net]"],
+    [
+        "Net",
+        "'Net'",
+        "'net.Net'",
+        "Optional[Net]",
+        "Union[int, Net]",
+        "Net | None",
+        "'Net | None'",
+        "typing.Final[Net]",
+    ],
 )
 def test_an_instance_is_known_by_the_annotation_of_its_parameter(annotation: str) -> None:
     linked = project(
