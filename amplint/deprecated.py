@@ -321,11 +321,6 @@ def _named_arguments(module: Module, call: ast.Call, first: int, replacement: Re
     return tuple(edit for i, name in enumerate(names, first) for edit in name_argument(module, call, i, name))
 
 
-def _is_partial(module: Module, call: ast.Call, function: ast.expr) -> bool:
-    """Whether `call` is functools.partial of `function`."""
-    return module.is_named(call.func, "functools.partial") and call.args[0] is function
-
-
 def _is_chosen_and_called(module: Module, node: ast.expr) -> bool:
     """Whether a name stands in `region = autocast if use_amp else nullcontext`, and `region` is only ever called so
     that the device can go before its arguments."""

@@ -129,10 +129,10 @@ def scalers_beside(context: Context) -> Iterator[ScalerBeside]:
         made for made in _constructed(module) if _is_float16_constant(argument(made.call, _PRECISION[made.framework]))
     ]
     for call in module.calls:
-        if not _GRAD_SCALERS.intersection(module.names(call.func)) or _is_disabled(call):
+        if not _GRAD_SCALERS.intersection(module.names(call.func)) or _is_disabled(call) or not _drives(module, call):
             continue
         owner = next((made for made in owners if _is_in_reach(module, made.target, call)), None)
-        if owner is not None and _drives(module, call):
+        if owner is not None:
             yield ScalerBeside(owner.framework, call)
         elif _is_lightning(context, module, call) and _trains_in_float16(context, module, call):
             yield ScalerBeside("lightning", call)

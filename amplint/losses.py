@@ -146,10 +146,9 @@ def enclosing_loops(module: Module, node: ast.AST) -> Iterator[Loop]:
 def _operands(module: Module, node: ast.expr) -> Iterator[ast.expr]:
     match node:
         case ast.Name():
-            yield from (r.value for r in flow.definitions(module, node) if r.value is not None and _is_value(r))
+            yield from _assigned(module, flow.definitions(module, node))
         case ast.Attribute():
-            definitions, _ = flow.attribute_definitions(module, node)
-            yield from (r.value for r in definitions if r.value is not None and _is_value(r))
+            yield from _assigned(module, flow.attribute_definitions(module, node)[0])
         case ast.BinOp():
             yield from (node.left, node.right)
         case ast.UnaryOp():
@@ -166,14 +165,21 @@ def _operands(module: Module, node: ast.expr) -> Iterator[ast.expr]:
                 yield base
         case ast.Call(func=ast.Name(id="sum")):
             yield from node.args
+        case ast.List() | ast.Tuple():
+            yield from node.elts
 
 
 def _is_library(module: Module, base: ast.expr) -> bool:
     return any(name.split(".")[0] in ("torch", "numpy", "math") for name in module.names(base))
 
 
-def _is_value(reaching: flow.Reaching) -> bool:
-    return reaching.how in (flow.How.ASSIGN, flow.How.AUGMENTED, flow.How.ELEMENT)
+def _assigned(module: Module, definitions: Iterable[flow.Reaching]) -> Iterator[ast.expr]:
+    for reaching in definitions:
+        statement = module.parent(reaching.node)
+        if reaching.how is flow.How.AUGMENTED and isinstance(statement, ast.AugAssign):
+            yield from (statement.target, statement.value)
+        elif reaching.how in (flow.How.ASSIGN, flow.How.ELEMENT) and reaching.value is not None:
+            yield reaching.value
 
 
 @lru_cache(maxsize=64)

@@ -254,6 +254,179 @@ class FrameworkProtocol(Rule):
             args = TrainingArguments("out", fp16=True)
             """,
         ),
+        Example(
+            """
+            import deepspeed
+            import torch
+
+            CONFIG = {"train_batch_size": 8, "fp16": {"enabled": True}}
+
+            def train(model, loader):
+                engine, _, _, _ = deepspeed.initialize(model=model, config=CONFIG)
+                for x in loader:
+                    engine.backward(engine(x).mean())
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect
+                    engine.step()
+                    loss = engine(x).sum()
+                    loss.backward()  # expect
+                    engine.step()
+            """,
+            """
+            import deepspeed
+            import torch
+
+            CONFIG = {"train_batch_size": 8, "fp16": {"enabled": True}}
+
+            def train(model, loader):
+                engine, _, _, _ = deepspeed.initialize(model=model, config=CONFIG)
+                for x in loader:
+                    engine.backward(engine(x).mean())
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    engine.step()
+                    loss = engine(x).sum()
+                    engine.backward(loss)
+                    engine.step()
+            """,
+        ),
+        Example(
+            """
+            import torch
+            from mmengine.optim import AmpOptimWrapper
+
+            def train(model, loader, opt):
+                optim_wrapper = AmpOptimWrapper(optimizer=opt)
+                for x in loader:
+                    model(x).mean().backward()  # expect
+                    optim_wrapper.step()
+                    optim_wrapper.backward(model(x).sum())
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # expect
+                    optim_wrapper.step()
+            """,
+            """
+            import torch
+            from mmengine.optim import AmpOptimWrapper
+
+            def train(model, loader, opt):
+                optim_wrapper = AmpOptimWrapper(optimizer=opt)
+                for x in loader:
+                    optim_wrapper.backward(model(x).mean())
+                    optim_wrapper.step()
+                    optim_wrapper.backward(model(x).sum())
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                    optim_wrapper.step()
+            """,
+        ),
+        Example(
+            """
+            import lightning as L
+            import torch
+
+            class Net(L.LightningModule):
+                def __init__(self):
+                    super().__init__()
+                    self.automatic_optimization = False
+                    self.layer = torch.nn.Linear(4, 1)
+
+                def training_step(self, batch, index):
+                    opt = self.optimizers()
+                    opt.zero_grad()
+                    self.layer(batch).mean().backward()  # expect
+                    opt.step()
+
+            L.Trainer(precision="16-mixed").fit(Net())
+            """,
+            """
+            import lightning as L
+            import torch
+
+            class Net(L.LightningModule):
+                def __init__(self):
+                    super().__init__()
+                    self.automatic_optimization = False
+                    self.layer = torch.nn.Linear(4, 1)
+
+                def training_step(self, batch, index):
+                    opt = self.optimizers()
+                    opt.zero_grad()
+                    self.manual_backward(self.layer(batch).mean())
+                    opt.step()
+
+            L.Trainer(precision="16-mixed").fit(Net())
+            """,
+        ),
+        Example(
+            """
+            import lightning as L
+            import torch
+
+            class Net(L.LightningModule):
+                def __init__(self):
+                    super().__init__()
+                    self.layer = torch.nn.Linear(4, 1)
+                    self.scaler = torch.amp.GradScaler("cuda")  # expect
+
+                def training_step(self, batch, index):
+                    return self.scaler.scale(self.layer(batch).mean())
+
+            L.Trainer(precision="16-mixed").fit(Net())
+            """
+        ),
+        Example(
+            """
+            import torch
+            from accelerate import Accelerator
+
+            class Loop:
+                def __init__(self, model, loader):
+                    self.accelerator = Accelerator(mixed_precision="fp16")
+                    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+                    self.model, self.opt, self.loader = self.accelerator.prepare(model, opt, loader)
+
+                def train(self):
+                    for x in self.loader:
+                        self.model(x).mean().backward()  # expect
+                        self.opt.step()
+
+                def again(self):
+                    for x in self.loader:
+                        self.model(x).mean().backward(retain_graph=True)  # expect
+                        self.opt.step()
+                        self.accelerator.backward(self.model(x).mean())
+                        self.limit(1.0)
+                        self.opt.step()
+
+                def limit(self, bound):
+                    norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), bound)  # expect
+                    return norm
+            """,
+            """
+            import torch
+            from accelerate import Accelerator
+
+            class Loop:
+                def __init__(self, model, loader):
+                    self.accelerator = Accelerator(mixed_precision="fp16")
+                    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+                    self.model, self.opt, self.loader = self.accelerator.prepare(model, opt, loader)
+
+                def train(self):
+                    for x in self.loader:
+                        self.accelerator.backward(self.model(x).mean())
+                        self.opt.step()
+
+                def again(self):
+                    for x in self.loader:
+                        self.model(x).mean().backward(retain_graph=True)
+                        self.opt.step()
+                        self.accelerator.backward(self.model(x).mean())
+                        self.limit(1.0)
+                        self.opt.step()
+
+                def limit(self, bound):
+                    norm = self.accelerator.clip_grad_norm_(self.model.parameters(), bound)
+                    return norm
+            """,
+        ),
     )
     VALID: ClassVar = (
         """
@@ -364,6 +537,93 @@ class FrameworkProtocol(Rule):
                 opt.step()
 
         L.Trainer(precision="bf16-mixed").fit(Net())
+        """,
+        """
+        import deepspeed
+        import torch
+
+        def brain(model, loader):
+            config = {"train_batch_size": 8, "bf16": {"enabled": True}}
+            engine, _, _, _ = deepspeed.initialize(model=model, config=config)
+            for x in loader:
+                engine.backward(engine(x).mean())
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                engine.step()
+
+        def switched_off(model, loader):
+            engine, _, _, _ = deepspeed.initialize(model=model, config={"fp16": {"enabled": False}})
+            for x in loader:
+                engine(x).mean().backward()
+                engine.step()
+
+        def unknown(args, model, loader):
+            engine, _, _, _ = deepspeed.initialize(args=args, model=model)
+            for x in loader:
+                engine(x).mean().backward()
+                engine.step()
+        """,
+        """
+        import torch
+        from mmengine.optim import OptimWrapper
+
+        def train(model, loader, opt):
+            optim_wrapper = OptimWrapper(optimizer=opt)
+            for x in loader:
+                optim_wrapper.backward(model(x).mean())
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optim_wrapper.step()
+        """,
+        """
+        import lightning as L
+        import torch
+
+        class Net(L.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 1)
+                self.scaler = torch.amp.GradScaler("cuda", enabled=False)
+                self.kept = torch.amp.GradScaler("cuda")
+
+            def training_step(self, batch, index):
+                return self.scaler.scale(self.layer(batch).mean())
+
+        L.Trainer(precision="16-mixed").fit(Net())
+        """,
+        """
+        import torch
+        from accelerate import Accelerator
+
+        class Prepared:
+            def __init__(self, model):
+                self.accelerator = Accelerator(mixed_precision="fp16")
+                self.model = self.accelerator.prepare(model)
+
+        class ByHand:
+            def __init__(self, model):
+                self.model = model
+                self.opt = torch.optim.SGD(model.parameters(), lr=0.1)
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def train(self, loader):
+                for x in loader:
+                    self.scaler.scale(self.model(x).mean()).backward()
+                    self.scaler.step(self.opt)
+                    self.scaler.update()
+        """,
+        """
+        import torch
+        from lightning.fabric import Fabric
+
+        def train(net, data):
+            fabric = Fabric(precision="bf16-mixed")
+            opt = torch.optim.SGD(net.parameters(), lr=0.1)
+            net, opt = fabric.setup(net, opt)
+            for x in data:
+                net(x).mean().backward()
+                opt.step()
+                fabric.backward(net(x).sum())
+                torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+                opt.step()
         """,
     )
 

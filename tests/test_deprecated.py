@@ -50,6 +50,18 @@ def test_nothing_is_suggested_that_the_torch_lacks(version: tuple[int, int], fir
         ("from torch.cuda.amp import autocast\nclass Mine(autocast): ...\n", "main.py"),
         ("import torch.cuda.amp as amp\nmodule = amp\namp.GradScaler()\n", "main.py"),
         ("import torch\nregion = torch.cuda.amp.autocast if amp else other\nregion(True)\n", "main.py"),
+        ("import torch\nself.region = torch.cuda.amp.autocast if amp else other\n", "main.py"),
+        ("import torch\nregion = torch.cuda.amp.autocast if amp else other\nregister(region)\n", "main.py"),
+        ("import torch\nif isinstance(torch.cuda.amp.autocast, x): pass\n", "main.py"),
+        ("import torch\ntorch.cuda.amp.autocast(True, None, False, 1)\n", "main.py"),
+        ("import torch.cuda.amp\nx = torch.cuda.amp.common\ntorch.cuda.amp.GradScaler()\n", "main.py"),
+        ("from torch.cuda.amp import *\nx = 1\n", "main.py"),
+        ("from torch.cuda.amp import autocast\nx = (autocast,)\n", "main.py"),
+        (
+            "try:\n    from torch.amp import autocast\nexcept ImportError:\n    from torch.cuda.amp import autocast\n"
+            "autocast()\n",
+            "main.py",
+        ),
     ],
 )
 def test_what_something_else_may_rely_on_stays(text: str, name: str) -> None:

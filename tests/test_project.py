@@ -122,7 +122,25 @@ def test_self_calls_reach_overrides_in_subclasses_unless_the_receiver_is_known()
 
 
 @pytest.mark.parametrize(
-    "made", ["Net()", "Net().cuda()", "DistributedDataParallel(Net())", "torch.compile(Net())", "net if net else Net()"]
+    "made",
+    [
+        "Net()",
+        "Net().cuda()",
+        "DistributedDataParallel(Net())",
+        "DistributedDataParallel(Net()).module",
+        "torch.compile(Net())",
+        "net if net else Net()",
+        "net or Net()",
+        "(other := Net())",
+        "[Net(), None][0]",
+        "{'a': Net()}['a']",
+        "torch.nn.ModuleList([Net() for _ in range(2)])[0]",
+        "{k: Net() for k in net}['a']",
+        "build()",
+        "annotated()",
+        "Holder().net",
+        "Holder().made",
+    ],
 )
 def test_an_instance_is_known_by_its_constructor(made: str) -> None:
     linked = project(
@@ -130,14 +148,83 @@ def test_an_instance_is_known_by_its_constructor(made: str) -> None:
             import torch
             from torch.nn.parallel import DistributedDataParallel
             from net import Net
+            from typing import Optional
+
+            def build():
+                return Net()
+
+            def annotated() -> Optional[Net]:
+                return torch.load("model.pt")
+
+            class Holder:
+                net: Net
+                made: "Net | None" = None
 
             def train(net):
                 model = {made}
-                model(1)
+                model.forward(1)
         """,
         net="import torch\nclass Net(torch.nn.Module):\n    def forward(self, x): ...\n",
     )
-    assert callees(linked, module(linked), "model(1)") == ["net.Net.forward"]
+    assert callees(linked, module(linked), "model.forward(1)") == ["net.Net.forward"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "for model in [Net()]:",
+        "for model in (Net() for _ in net):",
+        "with Net() as model:",
+        "model, other = accelerator.prepare(Net(), net)\n    if True:",
+        "model, other = pair()\n    if True:",
+        "model: Net = net.load()\n    if True:",
+    ],
+)
+def test_an_instance_is_known_by_how_its_variable_is_bound(line: str) -> None:
+    linked = project(
+        main=f"""
+import torch
+from net import Net
+
+def pair():
+    return Net(), 1
+
+def train(net, accelerator):
+    {line}
+        model.forward(1)
+""",
+        net="import torch\nclass Net(torch.nn.Module):\n    def forward(self, x): ...\n",
+    )
+    assert callees(linked, module(linked), "model.forward(1)") == ["net.Net.forward"]
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        "Net",
+        "'Net'",
+        "'net.Net'",
+        "Optional[Net]",
+        "Union[int, Net]",
+        "Net | None",
+        "'Net | None'",
+        "typing.Final[Net]",
+    ],
+)
+def test_an_instance_is_known_by_the_annotation_of_its_parameter(annotation: str) -> None:
+    linked = project(
+        main=f"""
+            import net
+            import typing
+            from net import Net
+            from typing import Optional, Union
+
+            def train(model: {annotation}):
+                model.forward(1)
+        """,
+        net="import torch\nclass Net(torch.nn.Module):\n    def forward(self, x): ...\n",
+    )
+    assert callees(linked, module(linked), "model.forward(1)") == ["net.Net.forward"]
 
 
 def test_a_parameter_is_known_by_annotation_or_by_what_callers_pass() -> None:

@@ -77,13 +77,18 @@ def _single_value(module: Module, name: ast.Name) -> ast.expr | None:
 
 
 def _kept_as(module: Module, parameter: ast.Name, at: ast.AST) -> str | None:
-    """`self.model`, where the constructor keeps its parameter `model` and `at` stands in a method of the class."""
+    """`self.model`, where the constructor keeps its parameter `model` and `at` stands in a method of the class.
+
+    `self` in both stands for itself.
+    """
     constructor = module.function(parameter)
     method = module.function(at)
     if constructor is None or method is None or module.class_of(constructor) is None:
         return None
     if module.class_of(method) is not module.class_of(constructor):
         return None
+    if parameter.id == "self":
+        return parameter.id
     for node in ast.walk(constructor):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             value = bound_value(module, node)

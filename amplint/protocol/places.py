@@ -125,8 +125,8 @@ def means_the_same(found_in: Module, expression: ast.expr, module: Module, at: a
         return True
     if found_in is not module:
         return False
-    there, here = module.lookup(root.id, expression), module.lookup(root.id, at)
-    return there is not None and here is not None and there[0] is here[0]
+    there, here = (found and found[0] for found in (module.lookup(root.id, expression), module.lookup(root.id, at)))
+    return there is here  # in neither place: a builtin
 
 
 def _is_plain(expression: ast.expr) -> bool:

@@ -67,7 +67,9 @@ class Recogniser:
         if receiver is None:
             return self._framework_call(call, state, frame)
         held = self._held(receiver, state, frame)
-        of_scaler = name in ("scale", "unscale_", "step", "update") and not dotted
+        of_scaler = name in ("scale", "unscale_", "step", "update") and (
+            not dotted or held.kind == "new"
+        )  # or imported
         if of_scaler and self.roles.is_scaler(held, receiver, frame.module):
             return self._scaler_call(name, call, held, state, frame)
         of_optimizer = name in ("step", "zero_grad") and not self._own_framework(receiver, state, frame)

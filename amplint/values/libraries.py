@@ -97,19 +97,24 @@ def _container(site: Site, node: ast.expr, dotted: str, given: Given) -> Alterna
         elements = tuple(layer for argument in node.args for layer in _unpacked(site, argument))
     op = "sequential" if dotted.endswith("Sequential") else "modules"
     if len(elements) == 1 and not isinstance(elements[0].node, ast.Starred):
-        values = site.engine.of_argument(elements[0])
-        if len(values) == 1 and values[0].op in ("tuple", "dict", "comprehension"):
-            inner = values[0]
-            elements = tuple(inner.arguments.values()) if inner.op == "dict" else inner.elements
-            if inner.op == "comprehension" and op == "sequential":
-                elements = ()
-        elif len(values) == 1 and values[0].dotted == "collections.OrderedDict" and values[0].elements:
-            elements = _ordered(site, values[0].elements[0])
-        elif op == "modules" or not any(v.op in ("module", "instance", "sequential") for v in values):
-            elements = ()
+        elements = _held(site, op, elements[0])
     if op == "sequential":
         elements = (*elements, *lists.grown(site, node))
     return (site.value(node, op, elements=elements),)
+
+
+def _held(site: Site, op: str, only: Argument) -> tuple[Argument, ...]:
+    """The layers of a container that is given one thing: a display of layers, or for nn.Sequential a layer."""
+    values = site.engine.of_argument(only)
+    if len(values) == 1:
+        inner = values[0]
+        if inner.op == "tuple" or (inner.op == "comprehension" and op == "modules"):
+            return inner.elements
+        if inner.op == "dict":
+            return tuple(inner.arguments.values())
+        if inner.dotted == "collections.OrderedDict":
+            return _ordered(site, inner.elements[0]) if inner.elements else ()
+    return (only,) if op == "sequential" else ()
 
 
 def _unpacked(site: Site, node: ast.expr) -> tuple[Argument, ...]:
@@ -124,16 +129,22 @@ def _ordered(site: Site, pairs: Argument) -> tuple[Argument, ...]:
     for value in site.engine.of_argument(pairs):
         if value.op == "dict":
             layers += value.arguments.values()
-        for pair in value.elements if value.op == "tuple" else ():
-            inner = site.engine.of_argument(pair)
-            if len(inner) == 1 and inner[0].op == "tuple" and len(inner[0].elements) == 2:
-                layers.append(inner[0].elements[1])
+        elif value.op in ("tuple", "comprehension"):
+            layers += [_layer_of(site, pair) for pair in value.elements]
+        else:
+            layers.append(known(site.unknown(pairs.node)))
     return tuple(layers)
+
+
+def _layer_of(site: Site, pair: Argument) -> Argument:
+    inner = site.engine.of_argument(pair)
+    is_pair = len(inner) == 1 and inner[0].op == "tuple" and len(inner[0].elements) == 2
+    return inner[0].elements[1] if is_pair else known(site.unknown(pair.node))
 
 
 def _passed(site: Site, node: ast.expr, dotted: str, first: Argument) -> Alternatives:
     values = site.engine.of_argument(first)
-    if dotted in ("builtins.iter", "builtins.next"):
+    if dotted == "builtins.next":
         return expressions.elements(site, values) or site.unknown(node)
     if dotted.startswith("copy."):
         return tuple(replace(v, node=node) if v.op in ("instance", "module", "sequential") else v for v in values)
@@ -210,7 +221,7 @@ def pretrained(site: Site, node: ast.expr, cls: Value | None, given: Given) -> A
     """`Class.from_pretrained(…, torch_dtype=…)`: an instance in that precision."""
     dtype = given.keywords.get("torch_dtype") or given.keywords.get("dtype")
     dtypes = site.engine.named_dtypes(site.engine.of_argument(dtype)) if dtype else frozenset()
-    precision = next(iter(dtypes)) if len(dtypes) == 1 and Dtype.UNKNOWN not in dtypes else None
+    precision = next(iter(dtypes)) if len(dtypes) == 1 else Dtype.UNKNOWN if dtype else None
     if cls is not None and cls.definition is not None:
         return (site.value(node, "instance", definition=cls.definition, dotted=cls.dotted, open=True, cast=precision),)
     return (site.value(node, "unknown", dotted="from_pretrained", cast=precision, arguments=given.keywords),)
@@ -222,7 +233,11 @@ def method(site: Site, node: ast.Call, name: str, base: Value, given: Given) -> 
         return _prepared(site, node, base, given)
     if name == "autocast" and base.dotted.rpartition(".")[2] in ("Accelerator", "Fabric"):
         return (site.value(node, "autocast", arguments={"framework": known((base,))}, dotted=base.dotted),)
-    if base.op == "unknown" and base.cast is not None and name in ("cuda", "to", "eval", "train", "half", "float"):
+    if (
+        base.op == "unknown"
+        and (base.cast or base.dotted == "from_pretrained")
+        and name in ("cuda", "to", "eval", "train", "half", "float")
+    ):
         cast = modules.cast_of(site, name, given)
         return (base,) if cast is None else (replace(base, cast=cast),)
     return None

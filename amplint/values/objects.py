@@ -37,7 +37,11 @@ def parameter(site: Site, node: ast.arg) -> Alternatives:
     if node.arg in frame.arguments:
         return site.engine.of_argument(frame.arguments[node.arg])
     if _is_receiver(site.module, function, node):
-        return (frame.receiver,) if frame.receiver else _own_instance(site, function, use)
+        if frame.receiver:
+            return (frame.receiver,)
+        return site.engine.remember(  # one for all uses, so that what two of them read is the same
+            ("own instance", node, frame), lambda: _own_instance(site, function, use), lambda: site.unknown(use)
+        )
     default = default_of(function, node.arg)
     outer = site.at(site.module, site.engine.base(site.module, site.module.parents[function]))
     if frame.call is not None:
@@ -113,9 +117,6 @@ def _annotated(site: Site, node: ast.arg, use: ast.expr) -> Alternatives:
             return ()
         classes = [d for d in _resolve_text(site, annotation) if isinstance(d.node, ast.ClassDef)]
     elif isinstance(annotation, ast.Name | ast.Attribute):
-        rows = [row for name in site.module.names(annotation) if (row := torch_ops.by_module(name))]
-        if rows:
-            return tuple(site.value(use, "module", operator=row.name) for row in rows)
         classes = [d for d in site.engine.project.resolve(site.module, annotation) if isinstance(d.node, ast.ClassDef)]
     else:
         return ()

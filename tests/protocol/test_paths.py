@@ -504,3 +504,154 @@ def test_one_object_in_several_spellings(spelled: str, scalers: int) -> None:
     """
     (path,) = (path for path in paths(function(body)) if "B" in shown(path))
     assert len({event.scaler for event in path.events if event.scaler is not None}) == scalers
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("flag and scaler.unscale_(opt)\nscaler.step(opt)", {"US", "S"}),
+        ("flag or scaler.unscale_(opt)\nscaler.step(opt)", {"US", "S"}),
+        ("flag and other and scaler.unscale_(opt)\nscaler.step(opt)", {"US", "S"}),
+        ("scaler.unscale_(opt) if flag else other(loss)\nscaler.step(opt)", {"US", "S"}),
+        ("scaler.step(opt) if flag else opt.step()", {"S", "s"}),
+        ("n = 1 if flag else 2\nscaler.step(opt)", {"S"}),
+        ("(scaled := scaler.scale(loss)).backward()\nscaler.step(opt)", {"BS"}),
+        ("[scaler.step(o) for o in model.opts]", {"SS"}),
+        ("{o: scaler.step(o) for o in model.opts}", {"SS"}),
+        ("[scaler.step(o) for o in model.opts if scaler.unscale_(o) is None]", {"USUS"}),
+        ("for o in reversed(model.opts): scaler.step(o)", {"SS"}),
+        ("for name, o in model.opts.items(): scaler.step(o)", {"SS"}),
+        ("for n, o in enumerate(model.opts): scaler.step(o)", {"SS"}),
+        ("run = lambda: scaler.step(opt)\nrun()", {"S"}),
+        ("def run():\n    scaler.step(opt)\nrun()", {"S"}),
+        ("def on():\n    scaler.step(opt)\ndef off():\n    opt.step()\nrun = on if flag else off\nrun()", {"S", "s"}),
+        ("def run():\n    scaler.scale(loss).backward()\n    return loss\nopt.step(run)", {"B", "Bs"}),
+        ("def run():\n    scaler.scale(loss).backward()\nopt.step(closure=run)", {"B", "Bs"}),
+        ("held = {'scaler': scaler, 'opt': opt}\nheld['scaler'].step(held['opt'])", {"S"}),
+        ("scalers = [scaler, None]\nscalers[0].step(opt)\nscalers[-2].update()", {"SD"}),
+        ("own_scaler, *rest = scaler, opt\nown_scaler.step(opt)", {"S"}),
+        ("grad = model.weight.grad\ngrad.clamp_(-1, 1)", {"rC"}),
+        ("for p in model.parameters(): p.grad.zero_()", {"ZZ"}),
+        ("for p in model.parameters(): p.grad.data.mul_(other)", {"ww"}),
+        ("for p in model.parameters(): p.grad.mul_(clip_coef)", {"CC"}),
+        ("for p in model.parameters(): p.grad.data = p.grad.data.clamp(-1, 1)", {"rCrC"}),
+        ("for n, p in model.named_parameters(): p.grad.clamp_(-1, 1)", {"CC"}),
+        ("grads = [p.grad for p in model.parameters()]\ntorch._foreach_mul_(grads, 0.5)", {"rrw"}),
+        ("grads = [p.grad for p in model.parameters()]\ntorch._foreach_zero_(grads)", {"rrZ"}),
+        ("if model.weight.grad is not None: scaler.step(opt)", {"S"}),
+        ("clip_grad_norm_(model.parameters(), max_norm=torch.inf)", {"r"}),
+        ("assert scaler.step(opt) is None", {"S"}),
+        ("with other(scaler.step(opt)): pass", {"S"}),
+        ("while scaler.step(opt): pass", {"SS"}),
+        ("del flag\nscaler.step(opt)", {"S"}),
+        ("return scaler.step(opt)", {"S"}),
+        ("async def run():\n    await scaler.step(opt)\nrun()", {"S"}),
+    ],
+)
+def test_events_wherever_an_expression_has_them(body: str, expected: set[str]) -> None:
+    source = "import torch\n" + function(body, "scaler, opt, model, loss, clip_coef=1, flag=None, other=None")
+    assert all_shown(source) == expected
+
+
+@pytest.mark.parametrize(
+    ("imports", "body", "expected"),
+    [
+        (
+            "from timm.utils import NativeScaler",
+            "loss_scaler = NativeScaler()\nloss_scaler(loss, opt, clip_grad=1.0, parameters=model.parameters())",
+            "[B][U][C][S][D]",
+        ),
+        (
+            "from timm.utils import NativeScaler",
+            "loss_scaler = NativeScaler()\nloss_scaler(loss, opt, parameters=model.parameters())",
+            "[B][U][S][D]",
+        ),
+        (
+            "from timm.utils import NativeScaler",
+            "loss_scaler = NativeScaler()\nloss_scaler(loss, opt, clip_grad=None, need_update=False)",
+            "[B]",
+        ),
+        (
+            "from apex import amp",
+            "with amp.scale_loss(loss, opt) as scaled:\n    scaled.backward()\nopt.step()",
+            "[B]s",
+        ),
+        (
+            "from mmengine.optim import AmpOptimWrapper",
+            "wrapper = AmpOptimWrapper(optimizer=opt)\nwrapper.update_params(loss)",
+            "[B][U][C][S][D]",
+        ),
+        (
+            "from mmengine.optim import AmpOptimWrapper",
+            "wrapper = AmpOptimWrapper(optimizer=opt)\nwrapper.backward(loss)\nwrapper.step()\nwrapper.zero_grad()",
+            "[B][U][C][S][D][Z]",
+        ),
+        (
+            "import deepspeed",
+            "engine, _, _, _ = deepspeed.initialize(model=model)\nengine.backward(loss)\nengine.step()",
+            "[B][U][C][S][D]",
+        ),
+        (
+            "from lightning.fabric import Fabric",
+            "fabric = Fabric(precision='16-mixed')\nfabric.backward(loss)\nfabric.clip_gradients(model, opt)",
+            "[B][U][C]",
+        ),
+    ],
+)
+def test_what_the_calls_of_frameworks_do(imports: str, body: str, expected: str) -> None:
+    assert all_shown(f"{imports}\n{function(body)}") == {expected}
+
+
+@pytest.mark.parametrize(
+    ("annotation", "expected"),
+    [
+        ("torch.amp.GradScaler", {"bs", "S"}),
+        ("'GradScaler'", {"bs", "S"}),
+        ("int", {"bs"}),
+    ],
+)
+def test_an_annotation_tells_what_a_parameter_is(annotation: str, expected: set[str]) -> None:
+    source = f"""
+        import torch
+        from torch.amp import GradScaler
+        def plain(opt, loss):
+            loss.backward()
+            opt.step()
+        def train(opt, thing: {annotation}):
+            thing.step(opt)
+    """
+    assert all_shown(source) == expected
+
+
+def test_a_method_of_the_base_class_is_entered_through_super() -> None:
+    source = """
+        import torch
+        class Base:
+            def __init__(self, opt):
+                self.opt, self.scaler = opt, torch.amp.GradScaler()
+            def step(self, loss):
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.opt)
+        class Child(Base):
+            def step(self, loss):
+                super().step(loss)
+                self.scaler.update()
+    """
+    assert "BSD" in all_shown(source)
+
+
+def test_of_several_classes_the_method_of_the_one_that_was_made_is_entered() -> None:
+    source = """
+        class First:
+            def run(self, scaler, opt):
+                scaler.unscale_(opt)
+        class Second:
+            def run(self, scaler, opt):
+                scaler.step(opt)
+        def train(scaler, opt):
+            runner = Second()
+            runner.run(scaler, opt)
+            scaler.update()
+    """
+    assert "SD" in all_shown(source)
+    assert "USD" not in all_shown(source)

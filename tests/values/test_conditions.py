@@ -98,3 +98,77 @@ def test_what_follows_a_branch_that_leaves(leaving: str, flag: str, expected: se
         f"def use(x):\n    return pick(x, {flag})\n"
     )
     assert program.ops(f"pick(x, {flag})") == expected
+
+
+@pytest.mark.parametrize(
+    ("made", "test", "holds"),
+    [
+        ("Net()", "self.soft", False),
+        ("Net(True)", "self.soft", True),
+        ("Net(soft=y)", "self.soft", None),
+        ("Net()", "self.fixed", True),
+        ("Net()", "self.copied", True),
+        ("Net()", "self.act is None", None),
+        ("Net()", "self.twice", None),
+        ("Net()", "self.computed", None),
+        ("Net()", "self.unknown", None),
+        ("Net()", "Net.fixed", None),
+        ("Net()", "len(self.act)", None),
+    ],
+)
+def test_an_attribute_that_the_constructor_sets_chooses_the_branch(made: str, test: str, holds: bool | None) -> None:
+    program = Program(
+        f"""
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            fixed = True
+
+            def __init__(self, soft=False):
+                super().__init__()
+                self.soft = soft
+                self.act = nn.Softmax(1)
+                flag = True
+                self.copied = flag
+                self.twice = True
+                self.twice = False
+                self.computed = len("abc")
+
+            def forward(self, x):
+                if {test}:
+                    return torch.log_softmax(x, 1)
+                return torch.softmax(x, 1)
+
+        def use(x, y):
+            net = {made}
+            return net(x)
+        """
+    )
+    assert program.ops("net(x)") == (BOTH if holds is None else {"log_softmax"} if holds else {"softmax"})
+
+
+@pytest.mark.parametrize(
+    ("configured", "holds"),
+    [("Config()", False), ("Config(log=True)", True), ("Config(True)", True), ("Config(log=y)", None)],
+)
+def test_a_field_of_a_record_chooses_the_branch(configured: str, holds: bool | None) -> None:
+    program = Program(
+        f"""
+        import torch
+        from dataclasses import dataclass
+
+        @dataclass
+        class Config:
+            log: bool = False
+
+            def run(self, x):
+                if self.log:
+                    return torch.log_softmax(x, 1)
+                return torch.softmax(x, 1)
+
+        def use(x, y):
+            return {configured}.run(x)
+        """
+    )
+    assert program.ops(f"{configured}.run(x)") == (BOTH if holds is None else {"log_softmax"} if holds else {"softmax"})

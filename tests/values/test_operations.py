@@ -240,6 +240,87 @@ def test_peeling() -> None:
     assert (kept.core.op, kept.steps) == ("getitem", ())
 
 
+@pytest.mark.parametrize(
+    ("expression", "layers", "core"),
+    [
+        ("p.clamp(min=1e-6)", ["clamp"], "softmax"),
+        ("torch.nan_to_num(p)", ["clamp"], "softmax"),
+        ("torch.maximum(p, torch.tensor(1e-6))", ["clamp"], "softmax"),
+        ("torch.maximum(torch.full_like(p, 1e-6), p)", ["clamp"], "softmax"),
+        ("torch.maximum(p, x)", [], "maximum"),
+        ("p + 1e-8", ["eps"], "softmax"),
+        ("1e-8 + p", ["eps"], "softmax"),
+        ("p - 1e-8", ["eps"], "softmax"),
+        ("1e-8 - p", [], "sub"),
+        ("p + 0.5", [], "add"),
+        ("p + 0", [], "add"),
+        ("torch.add(p, 1e-8, alpha=9)", [], "add"),
+        ("torch.cat([p, p[:, 0]])", ["cat"], "softmax"),
+        ("torch.stack((p, p), dim=1)", ["cat"], "softmax"),
+        ("torch.stack([q.softmax(1) for q in x])", ["cat"], "softmax"),
+        ("torch.cat(x)", [], "cat"),
+        ("p.float().half().view(-1).detach()", ["shape", "shape", "cast", "cast"], "softmax"),
+        ("p.gather(1, i).squeeze(1)", ["shape", "index"], "softmax"),
+    ],
+)
+def test_layers_that_are_looked_through(expression: str, layers: list[str], core: str) -> None:
+    program = Program(f"import torch\n\ndef f(x, i):\n    p = x.softmax(1)\n    return {expression}\n")
+    peeled = program.values.peel(program.of(expression), {"index", "shape", "cast", "eps", "clamp", "cat"})
+    assert {found.core.op for found in peeled} == {core}
+    assert [step.kind for step in peeled[0].steps if step.kind in layers or not layers] == layers
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        ("x.sum(1, keepdim=True)", "x.sum(1, keepdim=True)", True),
+        ("x.sum(1)", "x.sum(0)", False),
+        ("x.sum(1)", "x.sum()", False),
+        ("x.sum((0, 1))", "x.sum((0, 1))", True),
+        ("x.sum((0, i))", "x.sum((0, i))", False),
+        ("x[:, 1:]", "x[:, 1:]", True),
+        ("x[:, 1:]", "x[:, 2:]", False),
+        ("x[i]", "x[i]", True),
+        ("self.w", "self.w", True),
+        ("self.w", "self.v", False),
+        ("batch['x']", "batch['x']", True),
+        ("batch.x.y", "batch.x.y", True),
+        ("batch.x", "other.x", False),
+        ("work(x)", "work(x)", False),
+        ("torch.rand(2)", "torch.rand(2)", False),
+        ("torch.zeros(2)", "torch.zeros(2)", False),
+        ("x.exp_()", "x.exp_()", False),
+        ("self.act(x)", "self.act(x)", True),
+        ("self.act(x)", "self.act(y)", False),
+        ("self.act(x)", "x.softmax(1)", False),
+        ("1e-8", "1e-8", True),
+        ("1", "1.0", False),
+        ("math.pi", "math.pi", True),
+        ("math.pi", "math.e", False),
+    ],
+)
+def test_whether_two_expressions_are_certainly_equal(left: str, right: str, same: bool) -> None:
+    program = Program(
+        f"""
+import math
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, w, v):
+        super().__init__()
+        self.w, self.v = w, v
+        self.act = nn.Softmax(1)
+
+    def forward(self, x, y, i, batch, other):
+        return pair({left}, {right})
+"""
+    )
+    (call,) = (c for c in program.main.calls if getattr(c.func, "id", "") == "pair")
+    first, second = (program.values.of(program.main, node) for node in call.args)
+    assert program.values.same_all(first, second) is same
+
+
 def test_sameness() -> None:
     program = Program(
         """

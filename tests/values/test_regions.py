@@ -166,6 +166,37 @@ def test_float16_perhaps(body: str) -> None:
         ),
         (ENTERING + inside("Mixed(False)"), RegionKind.DISABLED),
         (ENTERING + inside("Other()"), RegionKind.NONE),
+        ("@amp.custom_fwd(cast_inputs=torch.float32)\ndef f(x):\n    work(x)\n", RegionKind.DISABLED),
+        ("@amp.custom_fwd\ndef f(x):\n    work(x)\n", RegionKind.NONE),
+        ("@force_fp32(apply_to=('x',))\ndef f(x):\n    work(x)\n", RegionKind.DISABLED),
+        ("@registry['a']\ndef f(x):\n    work(x)\n", RegionKind.NONE),
+        ("@with_autocast\ndef f(x):\n    work(x)\n", RegionKind.NONE),
+        (
+            "def autocasting():\n    return autocast('cuda')\n@autocasting()\ndef f(x):\n    work(x)\n",
+            RegionKind.FLOAT16,
+        ),
+        (
+            "my_autocast = functools.partial(autocast, 'cuda')\n@my_autocast()\ndef f(x):\n    work(x)\n",
+            RegionKind.FLOAT16,
+        ),
+        *(
+            (
+                f"from accelerate import Accelerator\naccelerator = Accelerator({given})\n"
+                + inside("accelerator.autocast()"),
+                kind,
+            )
+            for given, kind in (
+                ("mixed_precision='fp16'", RegionKind.FLOAT16),
+                ("mixed_precision='bf16'", RegionKind.BFLOAT16),
+                ("mixed_precision='no'", RegionKind.UNKNOWN),
+                ("", RegionKind.UNKNOWN),
+            )
+        ),
+        (
+            "from lightning.fabric import Fabric\nfabric = Fabric(precision='16-mixed')\n"
+            + inside("fabric.autocast()"),
+            RegionKind.FLOAT16,
+        ),
     ],
 )
 def test_other_states(body: str, kind: RegionKind) -> None:
@@ -435,3 +466,26 @@ def test_frameworks_that_are_given_the_model_in_another_precision(body: str) -> 
 def test_composer_computes_the_loss_in_its_precision_too() -> None:
     program = Program(f"{NET}from composer import Trainer\n\nTrainer(Net(), precision='amp_fp16').fit()\n")
     assert kinds(program, "out + 2.0") == {RegionKind.FLOAT16}
+
+
+@pytest.mark.parametrize(
+    ("line", "dtypes"),
+    [
+        ("net = Net().half()", {Dtype.FLOAT16}),
+        ("net = Net()\nnet.half()", {Dtype.FLOAT16}),
+        ("net = Net()\nnet.to('cuda', torch.float16)", {Dtype.FLOAT16}),
+        ("net = Net()\nif flag:\n    net.half()", {Dtype.FLOAT16, Dtype.FLOAT32}),
+        ("net = Net()\ntorch.save(net.half().state_dict(), 'a.pt')", {Dtype.FLOAT32}),
+        ("net = Net()\ntorch.save(net.half(), 'a.pt')", {Dtype.FLOAT32}),
+        ("net = Net()\nnet.to(device)", {Dtype.FLOAT32}),
+        ("net = Net()\nnet.to(torch.bfloat16)", {Dtype.FLOAT32}),
+    ],
+)
+def test_a_module_is_cast_where_it_is_not_cast_for_saving(line: str, dtypes: set[Dtype]) -> None:
+    head = (
+        "import torch\nfrom torch import nn\n\n"
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.fc = nn.Linear(2, 2)\n\n"
+    )
+    program = Program(f"{head}{line}\nweight = net.fc.weight\n")
+    assert {d for value in program.of("net.fc.weight") for d in value.dtypes} == dtypes
