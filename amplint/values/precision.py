@@ -330,12 +330,12 @@ def is_zero_dim(value: Value, depth: int = 16) -> bool:
 
 
 def _more_given(value: Value) -> bool:
-    """Whether a call names dimensions by position."""
+    """Whether a call may name dimensions in a `*` or `**` argument."""
     call = value.node
-    if not isinstance(call, ast.Call):
-        return False
-    is_method = isinstance(call.func, ast.Attribute) and not value.module.names(call.func)
-    return len(call.args) > (0 if is_method else 1)
+    return isinstance(call, ast.Call) and (
+        any(isinstance(argument, ast.Starred) for argument in call.args)
+        or any(keyword.arg is None for keyword in call.keywords)
+    )
 
 
 def _is_scalar_data(values: Alternatives) -> bool:
