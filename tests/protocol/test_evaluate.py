@@ -26,6 +26,9 @@ class Local:
     several = True
     several = False
 
+class Typed:
+    clip: bool = False
+
 """
 SETTINGS = """
 CLIP = True
@@ -91,6 +94,8 @@ def decided(test: str, before: str) -> bool | None:
         ("pass", "Local().off", False),
         ("pass", "Local.open", None),
         ("pass", "Local.several", None),
+        ("pass", "Typed.clip", False),
+        ("pass", "Typed().clip", None),  # a constructor may give another
         ("OFF = True", "OFF", True),
         ("global OFF\nOFF = flag()", "OFF", None),
         ("use = True if flag else True", "use", True),
@@ -119,6 +124,11 @@ def test_constants_decide(before: str, test: str, expected: bool | None) -> None
         ("if flag.get('a'): return", "flag.get('a')", False),
         ("if flag.get('a'): return", "flag.get('b')", None),
         ("if flag['a']: return", "flag.get('a')", False),
+        ("if flag.get(): return", "flag.get()", False),
+        ("chosen = model if flag else None\nif not model.on: return", "chosen.on", True),
+        ("chosen = None if flag else model\nif not model.on: return", "chosen.on", True),
+        ("chosen = model if flag else loss\nif not model.on: return", "chosen.on", None),
+        ("chosen = model if flag else loss\nif not flag or not model.on: return", "chosen.on", True),
         ("if (flag and True): return", "flag", False),
         ("use = flag or None\nif flag: return", "use", False),
         ("if flag % 2: return", "flag % 2", False),
@@ -215,3 +225,28 @@ def test_loops_over_known_items(loop: str) -> None:
     unscaled = {event.optimizer for event in path.events if event.kind is Kind.UNSCALE}
     assert unscaled == {event.optimizer for event in path.events if event.kind is Kind.STEP}
     assert len(unscaled) == 2
+
+
+def test_what_a_call_makes_of_items_is_not_known() -> None:
+    body = "for o in picked([first, second]):\n    scaler.unscale_(o)\nscaler.step(first)\nscaler.step(second)\n"
+    (path,) = paths(function(body, "scaler, first, second"))
+    unscaled = {event.optimizer for event in path.events if event.kind is Kind.UNSCALE}
+    assert unscaled.isdisjoint({event.optimizer for event in path.events if event.kind is Kind.STEP})
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"), [("nonlocal clip", {"BUS"}), ("pass", {"BS"}), ("global clip", {"BS"})]
+)
+def test_a_closure_assigns_where_its_variable_lives(declared: str, expected: set[str]) -> None:
+    body = f"""
+        clip = False
+        def run():
+            {declared}
+            scaler.scale(loss).backward()
+            clip = True
+        run()
+        if clip:
+            scaler.unscale_(opt)
+        scaler.step(opt)
+    """
+    assert all_shown(function(body)) == expected

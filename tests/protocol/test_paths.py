@@ -294,6 +294,21 @@ def test_an_exception_leaves_a_body_where_it_may_fail(body: str, expected: set[s
     assert all_shown(function(text)) == expected
 
 
+def test_what_follows_a_body_without_exception_runs_there_alone() -> None:
+    body = """
+        try:
+            if flag:
+                scaler.scale(loss).backward()
+                raise ValueError
+        except ValueError:
+            pass
+        else:
+            scaler.unscale_(opt)
+        scaler.step(opt)
+    """
+    assert all_shown(function(body)) == {"BS", "S", "US"}  # in the second, the backward pass failed
+
+
 def test_after_a_handler_the_path_goes_on_from_where_the_body_was_left() -> None:
     body = """
         try:
