@@ -23,7 +23,8 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = (ast.Module, *_FUNCTIONS, ast.Lambda, ast.ClassDef, *_COMPREHENSIONS)
 _RECORDED = frozenset(
     [
-        *(ast.Call, ast.Name, ast.arg, *_FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Global),
+        *(ast.Call, ast.Name, ast.arg, *_FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom),
+        *(ast.Global, ast.Nonlocal),
         *(ast.ExceptHandler, ast.MatchAs, ast.MatchStar),
     ]
 )
@@ -254,6 +255,13 @@ class Module:
                 self._bind(scope, name, node)
             case ast.Global():
                 self._declared.setdefault(scope, {}).update(dict.fromkeys(node.names, self.tree))
+            case ast.Nonlocal():
+                self._declared.setdefault(scope, {}).update((name, self._outer(name, scope)) for name in node.names)
+
+    def _outer(self, name: str, scope: ast.AST) -> ast.AST:
+        """The function around `scope` that binds `name`; the innermost one, where none has done so yet."""
+        outer = [self._declared.get(a, {}).get(name, a) for a in self.ancestors(scope) if isinstance(a, _FUNCTIONS)]
+        return next((a for a in outer if self.bindings(a, name)), outer[0] if outer else self.tree)
 
     def _store_scope(self, node: ast.Name, scope: ast.AST) -> ast.AST:
         if name_owner := self._declared.get(scope, {}).get(node.id):

@@ -351,9 +351,11 @@ class MissingUpdate(Rule):
             if cause.kind is Kind.UPDATE:
                 place = scaling.where(cause, context.module)
                 message = f"update() at {place} comes before this step: it has no inf checks of this iteration yet"
+            elif cause.kind is Kind.UNSCALE:
+                message = "no update() before unscale_() is called for this optimizer again: it raises RuntimeError"
             else:
                 message = "no update() before this optimizer steps again: that step raises RuntimeError"
-            fix = _fix(context, fault)
+            fix = _fix(context, fault) if cause.kind is not Kind.UNSCALE else None
             yield self.finding(context, fault.event.node, message, fix=fix, related=fault.related(context))
 
 
@@ -361,6 +363,7 @@ def _steps_without_update(path: Path) -> Iterator[Fault]:
     stepped: dict[tuple[object, object], Event] = {}
     waiting: set[object] = set()  # scalers with scaled gradients and no step since their last update
     early: dict[object, Event] = {}
+    again: dict[tuple[object, object], Event] = {}  # new gradients unscaled after a step without update
     for event in path.events:
         if not scaling.is_scaling(event) or event.framework:
             continue
@@ -374,8 +377,13 @@ def _steps_without_update(path: Path) -> Iterator[Fault]:
             if scaler in early:
                 yield Fault(path, event, (early.pop(scaler),))
             stepped[scaler, event.optimizer] = event
+            again.pop((scaler, event.optimizer), None)
             waiting.discard(scaler)
+        elif event.kind is Kind.UNSCALE and (scaler, event.optimizer) in stepped and scaler in waiting:
+            again[scaler, event.optimizer] = event
         elif event.kind in (Kind.UPDATE, Kind.SCALER):
+            for key in [key for key in again if key[0] == scaler]:
+                yield Fault(path, stepped[key], (again.pop(key),))
             stepped = {key: step for key, step in stepped.items() if key[0] != scaler}
             if event.kind is Kind.UPDATE and scaler in waiting and event.subject is None:
                 early[scaler] = event

@@ -121,12 +121,31 @@ def test_only_edits_that_stand_apart_are_made_in_one_round(first: Edit, second: 
         assert len(mending.fixed) == 1 + together
 
 
+def test_an_edit_within_one_of_several_waits() -> None:
+    mending = Mending(source_of("a = b\n"), unsafe=False)
+    assert mending.advance([finding(Edit(0, 3, "x ="), Edit(4, 5, "y")), finding(Edit(0, 1, "z"))])
+    assert mending.source.text == "x = y\n"
+
+
 @pytest.mark.parametrize("imports", ["import math\n", "from math import exp\n"])
 def test_an_import_keeps_no_other_fix_waiting(imports: str) -> None:
     mending = Mending(source_of("\ndef f():\n    return a, b\n"), unsafe=False)
     fixes = [finding(Edit(0, 0, imports), Edit(21, 22, "x")), finding(Edit(0, 0, imports), Edit(24, 25, "y"))]
     assert mending.advance(fixes)
     assert mending.source.text == f"{imports}\ndef f():\n    return x, y\n"
+
+
+def test_a_line_after_the_last_of_a_function_restructures_it() -> None:
+    text = "def f():\n    clip(1)\n    step()\n\n\nx = 1\n"
+    after = text.index("\n\n") + 1
+    mending = Mending(source_of(text), unsafe=False)
+    assert mending.advance([finding(Edit(at, at, "    update()\n")) for at in (text.index("    clip"), after)])
+    assert mending.source.text.count("update") == 1
+    mending = Mending(source_of(text), unsafe=False)
+    assert mending.advance(
+        [finding(Edit(after, after, "    update()\n")), finding(Edit(len(text), len(text), "y = 2\n"))]
+    )
+    assert mending.source.text == text.replace("step()\n", "step()\n    update()\n") + "y = 2\n"
 
 
 def test_fixes_that_restructure_two_functions_go_together() -> None:
@@ -158,6 +177,21 @@ def test_edits_that_cannot_be_made_are_refused() -> None:
     result = fix_source(source_of("f(1)\n"), lambda _: [finding(Edit(0, 2, ""), Edit(1, 3, ""))], unsafe=False)
     assert result.text == "f(1)\n"
     assert result.error == "the fix of AMP101 cannot be made: overlapping edits at 1"
+
+
+def test_after_an_error_nothing_more_is_applied() -> None:
+    mending = Mending(source_of("f(1)\n"), unsafe=False)
+    assert mending.advance([finding(Edit(2, 3, "2"))])
+    assert not mending.advance([finding(Edit(0, 1, "(")), finding(Edit(2, 3, "3"), code="AMP102")])
+    assert not mending.advance([finding(Edit(0, 1, "g"))])
+    assert mending.source.text == "f(1)\n"
+    assert mending.error is not None
+    assert "the fix of AMP101, AMP102 would not parse" in mending.error
+
+
+def test_what_does_not_parse_and_has_no_fix_is_left_as_it_is() -> None:
+    unreadable = Finding(Path("a.py"), AT, AT, "AMP000", "name", Severity.ERROR, "message")
+    assert fix_source(source_of("f(\n"), lambda _: [unreadable], unsafe=True).remaining == (unreadable,)
 
 
 @pytest.mark.parametrize(("pattern", "replacement"), [("f", "ff"), ("f|g", lambda m: "g" if m[0] == "f" else "f")])
@@ -216,11 +250,11 @@ def read(path: Path) -> Source:
 
 
 def test_write_keeps_mode_mark_and_newlines(script: Path) -> None:
-    script.chmod(0o750)
+    script.chmod(0o755)
     original = read(script)
     write(original, original.edited([Edit(0, 1, "y")]))
     assert script.read_bytes() == b"\xef\xbb\xbfy = 'caf\xc3\xa9'\r\n"
-    assert stat.S_IMODE(script.stat().st_mode) == 0o750
+    assert stat.S_IMODE(script.stat().st_mode) == 0o755
     assert os.listdir(script.parent) == [script.name]
 
 
@@ -308,10 +342,12 @@ except OSError as error:
 
 
 WRITER = """
+import signal
 import sys
 from pathlib import Path
 from amplint.fix import write
 from amplint.source import Source
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have told it to ignore
 path = Path(sys.argv[1])
 texts = ["x = 1\\n" * 50_000, "y = 22\\n" * 50_000]
 print("ready", flush=True)

@@ -119,6 +119,7 @@ def mended(text: str, *findings: Finding, ran: frozenset[str] = ALL) -> str:
         ("x = 1  # amplint: ignore[AMP101]  # type: ignore\n", "x = 1  # type: ignore\n"),
         ("x = 1  # type: ignore  # amplint: ignore[AMP101]\n", "x = 1  # type: ignore\n"),
         ("# amplint: ignore-file[AMP101]\nx = 1\n", "x = 1\n"),
+        ("# amplint: ignore[AMP101]  # type: ignore\nx = 1\n", "# type: ignore\nx = 1\n"),
         ("if x:\n    # amplint: ignore-file\n    y = 1\n", "if x:\n    y = 1\n"),
         ("x = 1  # amplint: ignore[AMP101]", "x = 1"),
         ("x = 1  # amplint: ignore[AMP2]\r\n", "x = 1\r\n"),
@@ -165,6 +166,13 @@ def test_nothing_is_said_of_rules_that_did_not_run() -> None:
     assert left("x = 1  # amplint: ignore[AMP101]\n", ran=ran) == []
     assert left("x = 1  # amplint: ignore\n", ran=ran) == []
     assert [f.code for f in left("x = 1  # amplint: ignore[AMP102]\n", ran=ran)] == ["AMP002"]
+
+
+def test_a_comment_without_codes_is_judged_by_the_default_rules() -> None:
+    defaults = frozenset(rule.code for rule in all_rules() if rule.default)
+    assert defaults < ALL
+    assert [f.code for f in left("x = 1  # amplint: ignore\n", ran=defaults | {"AMP002"})] == ["AMP002"]
+    assert left("x = 1  # amplint: ignore\n", ran=defaults - {"AMP101"} | {"AMP002"}) == []
 
 
 @given(st.text())

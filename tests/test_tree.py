@@ -75,6 +75,21 @@ def test_a_global_statement_binds_the_module() -> None:
     assert isinstance(found[0], ast.Module)
 
 
+@pytest.mark.parametrize(("before", "after"), [("        on = False\n", ""), ("", "        on = False\n")])
+def test_a_nonlocal_statement_binds_the_function_around(before: str, after: str) -> None:
+    source = (
+        f"def f():\n    def g():\n{before}        def h():\n            nonlocal on\n            on = True\n{after}"
+    )
+    tree = module(source)
+    function = next(node for node in tree.functions if node.name == "h")
+    stored = next(node for node in ast.walk(function) if isinstance(node, ast.Name))
+    found = tree.lookup("on", stored)
+    assert found is not None
+    scope, bindings = found
+    assert getattr(scope, "name", "") == "g"
+    assert len(bindings) == 2
+
+
 def test_decorators_defaults_and_bases_are_outside() -> None:
     tree = module("@outer(1)\nclass A(make()):\n    pass\n")
     assert all(tree.scope(call) is tree.tree for call in tree.calls)

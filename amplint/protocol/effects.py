@@ -95,11 +95,11 @@ class Effects:
         states = [state]
         if events is None:
             callees = self._callees(call, state, frame)[:_MAX_CALLEES]
-            is_variable = len(callees) > 1 or (callees and isinstance(call.func, ast.Name))
-            function = self.walk.evaluator.symbol(call.func, state, frame) if is_variable else NONE
+            is_method = isinstance(call.func, ast.Attribute)
+            function = NONE if is_method or not callees else self.walk.evaluator.symbol(call.func, state, frame)
             if function.kind == "choice" and (sides := self._sides(function, callees, frame)):
                 return self._called_by_choice(function, sides, call, state, frame)
-            callees = [c for c in callees if c.function is function.source] or callees
+            callees = self._named(function, callees, frame) or callees
             if callees:
                 entered = [state.copy() for _ in callees[1:]] + [state]
                 return [out for c, s in zip(callees, entered, strict=False) for out in self.enter(c, call, s, frame)]
@@ -115,13 +115,22 @@ class Effects:
 
     def _sides(self, choice: Symbol, callees: list[Callee], frame: Frame) -> dict[bool, list[Callee]] | None:
         """The functions that `a if test else b` gives for each outcome; None if some callee is neither."""
-        sides: dict[bool, list[Callee]] = {}
-        for outcome, side in zip((True, False), choice.parts[1:], strict=True):
-            source = side.source if isinstance(side, Symbol) else None
-            named = self.walk.project.resolve(frame.module, source) if source is not None else ()
-            nodes = {source, *(definition.node for definition in named)}
-            sides[outcome] = [callee for callee in callees if callee.function in nodes]
+        then, otherwise = (
+            self._named(side, callees, frame) if isinstance(side, Symbol) else [] for side in choice.parts[1:]
+        )
+        sides = {True: then, False: otherwise}
         return sides if len(sides[True]) + len(sides[False]) >= len(callees) else None
+
+    def _named(self, function: Symbol, callees: list[Callee], frame: Frame) -> list[Callee]:
+        """Those of the callees that `function` is, or is the name of."""
+        source = function.source
+        if source is None:
+            return []
+        if isinstance(source, ast.Attribute):
+            return [callee for callee in callees if getattr(callee.function, "name", "") == source.attr]
+        named = self.walk.project.resolve(function.module or frame.module, source)
+        nodes = {source, *(definition.node for definition in named)}
+        return [callee for callee in callees if callee.function in nodes]
 
     def _called_by_choice(
         self, choice: Symbol, sides: dict[bool, list[Callee]], call: ast.Call, state: State, frame: Frame

@@ -141,12 +141,18 @@ class Evaluator:
         return module.class_of(function) if function is not None and is_first else None
 
     def _imported(self, module: Module, name: ast.Name, dotted: str) -> Symbol:
+        if (found := self._assigned_once(module, name)) is not None:
+            return found
         definitions = self.project.resolve(module, name)
-        if len(definitions) == 1 and isinstance(definitions[0].node, ast.Name):
-            value = bound_value(definitions[0].module, definitions[0].node)
-            if value is not None:
-                return self.static(definitions[0].module, value)
         return Symbol("name", (definitions[0].node if definitions else None, dotted))
+
+    def _assigned_once(self, module: Module, expression: ast.expr) -> Symbol | None:
+        """What a name of another file stands for, if one assignment gives it."""
+        definitions = self.project.resolve(module, expression)
+        if len(definitions) != 1 or not isinstance(definitions[0].node, ast.Name):
+            return None
+        value = bound_value(definitions[0].module, definitions[0].node)
+        return None if value is None else self.static(definitions[0].module, value)
 
     def attribute(self, base: Symbol, attr: str, expression: ast.expr, state: State, frame: Frame) -> Symbol:
         """`base.attr` on this path."""
@@ -163,10 +169,9 @@ class Evaluator:
                 return self.attribute(side, attr, expression, state, frame)
         if attr == "data" or (attr == "module" and base.kind != "name"):
             return base
-        if base.kind == "name" and isinstance(expression, ast.Attribute):
-            for found in self.project.resolve(frame.module, expression):
-                if isinstance(found.node, ast.Name) and (value := bound_value(found.module, found.node)):
-                    return self.static(found.module, value)
+        is_of_name = base.kind == "name" and isinstance(expression, ast.Attribute)
+        if is_of_name and (found := self._assigned_once(frame.module, expression)) is not None:
+            return found
         if constant := self._class_constant(base, attr, expression, frame):
             return constant
         if attr in ("sync_gradients", "is_gradient_accumulation_boundary"):

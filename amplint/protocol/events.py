@@ -69,8 +69,6 @@ class Event:
     """Who does it, if not torch: "accelerate", "fabric", "lightning", "deepspeed", "timm", "mmengine", …"""
     calls: tuple[CallSite, ...] = ()
     """The calls, outermost first, through which the path came into the function that `node` stands in."""
-    round: int = 0
-    """Which round of the innermost loop around it this is, from 1; 0 outside loops."""
 
     @property
     def scaled(self) -> bool:

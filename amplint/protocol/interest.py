@@ -144,7 +144,10 @@ class Interests:
         """The arguments for parameters that matter in the functions entered."""
         for node in interest.nodes:
             if isinstance(node, ast.Call):
-                for callee in self.callees(module, node, None):
+                callees = self.callees(module, node, None)
+                if len(callees) > 1:  # which of them, may be a variable
+                    interest.tells(node.func)
+                for callee in callees:
                     there = self.of(callee.module).names
                     for parameter, argument in callee.arguments.items():
                         if parameter in there:
@@ -211,12 +214,17 @@ def direct_events_by_function(project: Project, module: Module, *, tests: bool) 
 
 
 def calls_of(project: Project, module: Module) -> dict[ast.AST, list[ast.Call]]:
-    """The calls of a file by innermost function (or the module)."""
+    """The calls of a file by innermost function (or the module); those in lambdas under these as well."""
 
     def group() -> dict[ast.AST, list[ast.Call]]:
         grouped: dict[ast.AST, list[ast.Call]] = {}
         for call in module.calls:
             grouped.setdefault(module.function(call) or module.tree, []).append(call)
+            for around in module.ancestors(call):
+                if isinstance(around, ast.Lambda):
+                    grouped.setdefault(around, []).append(call)
+                elif isinstance(around, _FUNCTIONS):
+                    break
         return grouped
 
     return project.remember(("calls by function", module.tree), group, {})

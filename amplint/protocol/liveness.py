@@ -15,7 +15,6 @@ from amplint.tree import Module
 
 _Names = frozenset[str]
 _NONE: _Names = frozenset()
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class Liveness:
             here = module.function(node) or module.tree
             found = module.lookup(node.id, node)
             scope = found[0] if found else here
-            if scope is here or not isinstance(scope, (*_FUNCTIONS, ast.Module)):
+            if scope is here:
                 self._reads[module.statement(node)].add(node.id)
             else:
                 self._elsewhere[scope].add(node.id)
@@ -122,7 +121,6 @@ class Liveness:
             self._loops.append(_Loop(head, after))
             head |= self._block(loop.body, head) - targets
             self._loops.pop()
-        self._before[loop] = self._before.get(loop, _NONE) | head
         return head
 
     def _try(self, statement: ast.Try, after: _Names) -> _Names:

@@ -254,7 +254,7 @@ class Walk:
     def _begin_round(self, loop: ast.AST, number: int, state: State, frame: Frame) -> None:
         outer = tuple(pair for pair in state.rounds if pair[0] is not loop)
         state.rounds = (*outer, (loop, number))
-        self.record(Event(Kind.ROUND, loop, frame.module, round=number), state, frame)
+        self.record(Event(Kind.ROUND, loop, frame.module), state, frame)
 
     def _round(
         self, loop: ast.For | ast.AsyncFor | ast.While, states: list[State], left: list[State], frame: Frame
@@ -368,8 +368,7 @@ class Walk:
     def record(self, event: Event, state: State, frame: Frame) -> None:
         if state.trace is not None and state.trace.length >= _MAX_LENGTH:
             raise BoundError("paths too long")
-        number = event.round or (state.rounds[-1][1] if state.rounds else 0)
-        state.add(replace(event, calls=frame.calls, round=number))
+        state.add(replace(event, calls=frame.calls))
 
     def _emit(self, state: State, *, complete: bool) -> None:
         events = state.trace.events() if state.trace is not None else ()

@@ -87,7 +87,7 @@ class Interval:
         """1 / x for every x here; everything if zero is in, or may be."""
         if self.lower > 0 or self.upper < 0 or (self.lower == 0 and self.lower_open and self.upper > 0):
             upper = inf if self.lower == 0 else 1 / self.lower
-            return Interval(1 / self.upper if self.upper else -inf, upper, self.upper_open, self.lower_open)
+            return Interval(1 / self.upper, upper, self.upper_open, self.lower_open)
         if self.upper == 0 and self.upper_open and self.lower < 0:
             return Interval(-inf, 1 / self.lower, False, self.lower_open)
         return ALL
@@ -117,9 +117,14 @@ class Interval:
             return self.root()
         if exponent == 1:
             return self
-        if exponent == int(exponent) and int(exponent) % 2 == 0:
+        if self.non_negative and exponent > 0:
+            lower, upper = _power(self.lower, exponent), _power(self.upper, exponent)
+            return Interval(lower, upper, self.lower_open, self.upper_open)
+        if self.positive and exponent < 0:
+            return self.power(-exponent).reciprocal()
+        if exponent % 2 == 0:
             return NON_NEGATIVE if exponent > 0 else Interval(0.0, inf, True)
-        return NON_NEGATIVE if self.non_negative and exponent > 0 else ALL
+        return ALL
 
     def rounded(self, dtype: Dtype) -> Interval:
         """The interval that rounding to `dtype` makes of this one.
@@ -127,8 +132,7 @@ class Interval:
         An open end is closed where a value close to it rounds onto it: (0, 1) becomes [0, 1]. Ends beyond the
         largest float16 become infinite.
         """
-        digits = _ROUND.get(dtype)
-        if digits is None:
+        if dtype not in _ROUND:
             return self
         return Interval(_rounded(self.lower, dtype), _rounded(self.upper, dtype))
 
@@ -147,7 +151,7 @@ _ROUND = {Dtype.FLOAT16: "<e", Dtype.BFLOAT16: "", Dtype.FLOAT32: "<f", Dtype.FL
 
 
 def _rounded(value: float, dtype: Dtype) -> float:
-    if isinf(value) or isnan(value) or dtype not in _ROUND:
+    if dtype not in _ROUND:
         return value
     if dtype is Dtype.BFLOAT16:
         return _to_bfloat16(value)
@@ -187,3 +191,10 @@ def _hull(corners: list[tuple[float, bool]]) -> Interval:
 
 def _squared(value: float) -> float:
     return value * value
+
+
+def _power(value: float, exponent: float) -> float:
+    try:
+        return math.pow(value, exponent)
+    except OverflowError:
+        return inf

@@ -39,6 +39,7 @@ CONSTRUCTORS: dict[str, tuple[str, ...]] = {
     "softplus": ("beta", "threshold"),
     "threshold": ("threshold", "value"),
     "flatten": ("start_dim", "end_dim"),
+    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d"), ("p",)),
     "cross_entropy": ("weight", "size_average", "ignore_index", "reduce", "reduction", "label_smoothing"),
     "nll_loss": ("weight", "size_average", "ignore_index", "reduce", "reduction"),
     "binary_cross_entropy": ("weight", "size_average", "reduce", "reduction"),

@@ -32,7 +32,7 @@ _WEIGHTED = frozenset(
     "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d embedding embedding_bag bilinear "
     "lstm gru rnn lstm_cell gru_cell rnn_cell prelu multi_head_attention_forward".split()
 )
-_KEEP_INTEGERS = frozenset("abs neg positive relu masked_fill sign".split())
+_KEEP_INTEGERS = frozenset("abs neg positive relu masked_fill sign square".split())
 _CLAMPS = ("clamp", "clamp_min", "clamp_max")
 _FLOAT_RESULT = frozenset({Kind.ELEMENTWISE, Kind.NORM, Kind.LOSS})
 
@@ -137,9 +137,9 @@ def _of_data(value: Value) -> Dtypes:
     found: set[Dtype] = set()
     for data in value.operand("data") or value.operand("s"):
         elements = [v for e in data.elements for v in value.engine.of_argument(e)] if data.op == "tuple" else [data]
-        if value.op == "as_tensor" and data.is_tensor_op:
-            found |= data.dtypes
-        else:
+        given = data.dtypes if value.op == "as_tensor" and data.is_tensor_op else NUMBER
+        found |= given - NUMBER
+        if given & NUMBER:
             found |= _of_number(tuple(elements), defaults.dtypes(value))
     return frozenset(found) or UNKNOWN
 
@@ -217,7 +217,7 @@ def _as_given(value: Value, operation: Operation) -> Dtypes:
         return named
     if operation.kind is Kind.ARITHMETIC:
         return _promoted(value, operation)
-    if value.op == "getitem" and _takes_indices(value):
+    if value.op == "getitem" and takes_indices(value):
         return INTEGER
     if operation.kind is Kind.FFT or (operation.kind is Kind.SCATTER and not value.operand("input")):
         return UNKNOWN
@@ -266,14 +266,10 @@ def _of_layer(value: Value) -> Dtypes:
     return given if Dtype.UNKNOWN not in given else of_weight
 
 
-def _takes_indices(value: Value) -> bool:
+def takes_indices(value: Value) -> bool:
+    """Whether an item is the positions that `x.max(1)` or `x.sort()` give beside the values."""
     index = value.operand("index")
-    return (
-        len(index) == 1
-        and index[0].constant == 1
-        and any(v.op in _WITH_INDICES for v in value.operand("input"))
-        and not isinstance(value.node, ast.Subscript)
-    )
+    return value.engine.number(index) == 1 and any(v.op in _WITH_INDICES for v in value.operand("input"))
 
 
 def _promoted(value: Value, operation: Operation) -> Dtypes:
@@ -334,12 +330,12 @@ def is_zero_dim(value: Value, depth: int = 16) -> bool:
 
 
 def _more_given(value: Value) -> bool:
-    """Whether a call names dimensions by position."""
+    """Whether a call may name dimensions in a `*` or `**` argument."""
     call = value.node
-    if not isinstance(call, ast.Call):
-        return False
-    is_method = isinstance(call.func, ast.Attribute) and not value.module.names(call.func)
-    return len(call.args) > (0 if is_method else 1)
+    return isinstance(call, ast.Call) and (
+        any(isinstance(argument, ast.Starred) for argument in call.args)
+        or any(keyword.arg is None for keyword in call.keywords)
+    )
 
 
 def _is_scalar_data(values: Alternatives) -> bool:

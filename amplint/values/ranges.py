@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 from math import inf
 
-from amplint.torch_ops import Kind, Operation
-from amplint.values import peeling
+from amplint.torch_ops import Operation
+from amplint.values import peeling, precision
 from amplint.values.dtype import FLOATS, Dtype
 from amplint.values.interval import ALL, NON_NEGATIVE, UNIT, Interval
 from amplint.values.value import Value
@@ -16,7 +16,6 @@ from amplint.values.value import Value
 _COSINES = frozenset("matmul mm bmm mv dot vdot inner einsum linear".split())
 _DEFAULTED = ("parameter", "setting")
 """What has a number where no other is given: it may be any."""
-_KEPT = frozenset("dropout dropout1d dropout2d dropout3d".split())
 
 
 def number(value: Value) -> float | None:
@@ -27,8 +26,7 @@ def number(value: Value) -> float | None:
 
 def _number(value: Value) -> float | None:
     if value.op == "constant":
-        constant = value.constant
-        return float(constant) if isinstance(constant, int | float) and not isinstance(constant, bool) else None
+        return _float(value.constant)
     if value.op in _DEFAULTED and value.default is not None:
         return value.engine.number(value.engine.of_argument(value.default))
     if value.op in ("neg", "positive"):
@@ -52,6 +50,15 @@ def _number(value: Value) -> float | None:
         except (TypeError, ValueError, OverflowError):
             return None
     return _MATH_CONSTANTS.get(value.dotted) if value.op == "external" else None
+
+
+def _float(constant: object) -> float | None:
+    if isinstance(constant, bool) or not isinstance(constant, int | float):
+        return None
+    try:
+        return float(constant)
+    except OverflowError:  # a whole number with hundreds of digits
+        return None
 
 
 _MATH_CONSTANTS = {
@@ -98,9 +105,11 @@ def _exact(value: Value, operation: Operation) -> Interval:
         return transfer(value)
     if value.op in _COSINES and _is_cosine(value):
         return Interval(-1.0, 1.0)
-    if value.op in _KEPT or operation.keeps_range:
+    if value.op == "getitem" and precision.takes_indices(value):
+        return NON_NEGATIVE
+    if operation.keeps_range:
         return _kept(value, operation)
-    if operation.kind is Kind.REDUCTION and value.op in ("sum", "nansum", "cumsum", "logcumsumexp"):
+    if value.op in ("sum", "nansum", "cumsum"):
         return _sum(value)
     limits = operation.range
     return Interval(limits.lower, limits.upper, not limits.lower_attained, not limits.upper_attained)
@@ -128,11 +137,17 @@ def _kept(value: Value, operation: Operation) -> Interval:
 
 def _sum(value: Value) -> Interval:
     terms = _of(value)
-    if value.op != "logcumsumexp" and any(_is_unit_product(v) for v in value.operand("input")):
+    if any(_is_unit_product(v) for v in value.operand("input")):
         return Interval(-1.0, 1.0)
     if terms.lower >= 0:
         return Interval(terms.lower, inf if terms.upper > 0 else 0.0, terms.lower_open)
     return Interval(-inf, 0.0) if terms.upper <= 0 else ALL
+
+
+def _log_of_sum(value: Value) -> Interval:
+    """log(Σ exp(x)) is at least the largest x, and as large as there are many."""
+    terms = _of(value)
+    return Interval(terms.lower, inf, terms.lower_open)
 
 
 def _product(value: Value) -> Interval:
@@ -208,6 +223,10 @@ def _monotone(function: Callable[[float], float], limits: Interval) -> Callable[
     return transfer
 
 
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x > 0 else math.exp(x) / (1 + math.exp(x))
+
+
 def _call(function: Callable[[float], float], x: float) -> float:
     try:
         return function(x)
@@ -217,22 +236,20 @@ def _call(function: Callable[[float], float], x: float) -> float:
         return -inf
 
 
-def _log(base: Callable[[float], float]) -> Callable[[Value], Interval]:
-    def transfer(value: Value) -> Interval:
-        given = _of(value)
-        lower = _call(base, given.lower) if given.lower > 0 else -inf
-        upper = inf if given.upper == inf else (_call(base, given.upper) if given.upper > 0 else -inf)
-        return Interval(lower, upper, given.lower_open, given.upper_open)
-
-    return transfer
-
-
 def _selected(value: Value) -> Interval:
     return _of(value).union(_other(value))
 
 
 def _filled(value: Value) -> Interval:
     return _of(value).union(_of(value, "value"))
+
+
+def _dropped_out(value: Value) -> Interval:
+    """Some values become zero, and the others are scaled up to make good for them; all stay in evaluation."""
+    rate = value.number("p") if value.arguments.get("p") is not None else 0.5
+    if rate == 0:
+        return _of(value)
+    return _of(value) * Interval(0.0, inf if rate is None or rate >= 1 else 1 / (1 - rate))
 
 
 def _probability_product(value: Value) -> Interval:
@@ -312,16 +329,18 @@ _TRANSFER: dict[str, Callable[[Value], Interval]] = {
     "exp2": _monotone(lambda x: 2.0**x, Interval(0.0, inf, True, True)),
     "expm1": _monotone(math.expm1, Interval(-1.0, inf, True, True)),
     "tanh": _monotone(math.tanh, Interval(-1.0, 1.0, True, True)),
-    "sigmoid": _monotone(lambda x: 1 / (1 + math.exp(-x)), Interval(0.0, 1.0, True, True)),
-    "softplus": lambda v: Interval(0.0, inf, True),
-    "log": _log(math.log),
-    "log2": _log(math.log2),
-    "log10": _log(math.log10),
-    "log1p": _log(math.log1p),
+    "sigmoid": _monotone(_sigmoid, Interval(0.0, 1.0, True, True)),
+    "log": _monotone(math.log, ALL),
+    "log2": _monotone(math.log2, ALL),
+    "log10": _monotone(math.log10, ALL),
+    "log1p": _monotone(math.log1p, ALL),
     "where": _selected,
     "masked_fill": _filled,
     "setitem": _filled,
     "index_fill": _filled,
+    "logcumsumexp": _log_of_sum,
+    "logsumexp": _log_of_sum,
+    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d"), _dropped_out),
     "prod": _probability_product,
     "cumprod": _probability_product,
     "lerp": lambda v: _of(v).union(_of(v, "end")),

@@ -155,6 +155,17 @@ def straight(*lines: str) -> str:
 CLIP_FIRST = straight(
     "scaler.scale(loss()).backward()", "clip_grad_norm_(model.parameters(), 1.0)", "scaler.step(optimizer)"
 )
+UNSCALED_AFTER_A_STEP = straight(
+    "scaler.scale(loss()).backward()",
+    "if first:",
+    "    scaler.step(optimizer)",
+    "scaler.scale(loss()).backward()",
+    "scaler.unscale_(optimizer)",
+    "scaler.update()",
+    "scaler.scale(loss()).backward()",
+    "scaler.step(optimizer)",
+    "scaler.update()",
+)
 UNSCALED_TWICE = straight(
     "scaler.scale(loss()).backward()",
     "scaler.unscale_(optimizer)",
@@ -177,6 +188,7 @@ def test_clips_of_scaled_gradients(source: str) -> None:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(UNSCALED_TWICE)
+@example(UNSCALED_AFTER_A_STEP)
 @given(programs())
 def test_what_raises(source: str) -> None:
     observer = observe(source)

@@ -111,6 +111,20 @@ def test_what_an_if_assigns_is_forgotten_only_where_it_may_be_taken(bound: str, 
     assert all_shown(function(body)) == expected
 
 
+def test_what_either_side_of_an_if_assigns_is_forgotten() -> None:
+    body = """
+        bound = None
+        if bound is not None:
+            bound = float(bound)
+        else:
+            bound = float(other)
+        if bound is not None:
+            scaler.unscale_(opt)
+        scaler.step(opt)
+    """
+    assert all_shown(function(body)) == {"US", "S"}
+
+
 def test_equal_tests_take_equal_branches() -> None:
     body = """
         if flag:
@@ -280,6 +294,21 @@ def test_an_exception_leaves_a_body_where_it_may_fail(body: str, expected: set[s
     assert all_shown(function(text)) == expected
 
 
+def test_what_follows_a_body_without_exception_runs_there_alone() -> None:
+    body = """
+        try:
+            if flag:
+                scaler.scale(loss).backward()
+                raise ValueError
+        except ValueError:
+            pass
+        else:
+            scaler.unscale_(opt)
+        scaler.step(opt)
+    """
+    assert all_shown(function(body)) == {"BS", "S", "US"}  # in the second, the backward pass failed
+
+
 def test_after_a_handler_the_path_goes_on_from_where_the_body_was_left() -> None:
     body = """
         try:
@@ -361,6 +390,151 @@ def test_subclasses_run_their_own_hooks() -> None:
                 pass
     """
     assert {"BUS", "BS"} <= all_shown(source)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        "self.before()\nself.after()\nself.scaler.step(self.opt)",
+        "def run():\n    self.before()\n    self.after()\nrun()\nself.scaler.step(self.opt)",
+        "run = lambda: (self.before(), self.after())\nrun()\nself.scaler.step(self.opt)",
+    ],
+)
+def test_hooks_are_those_of_one_class_however_deep_they_are_called(inner: str) -> None:
+    source = f"""
+import torch
+from torch.nn.utils import clip_grad_norm_
+class Base:
+    def __init__(self, opt):
+        self.opt, self.scaler = opt, torch.amp.GradScaler()
+    def step(self, loss):
+        self.scaler.scale(loss).backward()
+        self.inner()
+    def inner(self):
+{textwrap.indent(inner, 8 * " ")}
+    def before(self):
+        self.scaler.unscale_(self.opt)
+    def after(self):
+        clip_grad_norm_(self.parameters, 1.0)
+class Child(Base):
+    def before(self):
+        pass
+    def after(self):
+        pass
+"""
+    assert {path for path in all_shown(source) if path.startswith("B")} == {"BUCS", "BS"}
+
+
+def test_a_method_runs_on_the_object_it_is_called_on() -> None:
+    source = """
+        class Trainer:
+            def __init__(self, opt):
+                self.opt = opt
+            def unscale(self, scaler):
+                scaler.unscale_(self.opt)
+        def train(scaler, first, second):
+            one, two = Trainer(first), Trainer(second)
+            one.unscale(scaler)
+            two.unscale(scaler)
+            scaler.step(second)
+            scaler.step(first)
+    """
+    (path,) = (path for path in paths(source) if "S" in shown(path))
+    first, second, *stepped = [event.optimizer for event in path.events]
+    assert first != second
+    assert stepped == [second, first]
+
+
+def test_a_closure_reaches_the_methods_of_the_base() -> None:
+    source = """
+        class Base:
+            def __init__(self, opt, scaler):
+                self.opt, self.scaler = opt, scaler
+            def unscale(self):
+                self.scaler.unscale_(self.opt)
+        class Child(Base):
+            def train(self, loss):
+                def step():
+                    super(Child, self).unscale()
+                    self.scaler.step(self.opt)
+                self.scaler.scale(loss).backward()
+                step()
+    """
+    (path,) = (path for path in paths(source) if "B" in shown(path))
+    assert shown(path) == "BUS"
+    assert len({event.optimizer for event in path.events if event.optimizer is not None}) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "(full if flag else half)(scaler, opt)",
+        "act = full if flag else half\nact(scaler, opt)",
+        "act = half\nif flag:\n    act = full\nact(scaler, opt)",
+        "(Steps.full if flag else Steps.half)(scaler, opt)",
+        "steps = Steps()\nact = steps.full if flag else steps.half\nact(scaler, opt)",
+    ],
+)
+@pytest.mark.parametrize("known", [False, True])
+def test_the_function_that_a_test_chose_is_called(body: str, known: bool) -> None:
+    """Whether that test was made before, or is made by the choice."""
+    backward = """
+if flag:
+    loss.backward()
+else:
+    scaler.scale(loss).backward()
+"""
+    again = "if flag:\n    clip_grad_norm_(model.parameters(), 1.0)\n"
+    source = """
+def full(scaler, opt):
+    opt.step()
+def half(scaler, opt):
+    scaler.step(opt)
+class Steps:
+    @staticmethod
+    def full(scaler, opt):
+        opt.step()
+    @staticmethod
+    def half(scaler, opt):
+        scaler.step(opt)
+"""
+    found = all_shown(source + function(backward + body if known else f"{body}\n{again}")) - {"s", "S"}
+    assert found == ({"bs", "BS"} if known else {"sC"})
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("step(opt)", {"S"}),
+        ("step(opt, True)", {"US"}),
+        ("step(opt, clip=flag)", {"US", "S"}),
+        ("step(*other)", {"US", "S"}),
+        ("step(opt, **other)", {"US", "S"}),
+    ],
+)
+def test_a_default_holds_where_a_call_gives_nothing_else(call: str, expected: set[str]) -> None:
+    source = f"""
+        def train(scaler, opt, flag, other):
+            def step(opt, clip=False):
+                if clip:
+                    scaler.unscale_(opt)
+                scaler.step(opt)
+            {call}
+    """
+    assert all_shown(source) == expected
+
+
+def test_a_constructor_that_is_no_function_of_the_class_is_passed_over() -> None:
+    source = """
+        def configured(self, opt):
+            self.opt = opt
+        class Trainer:
+            __init__ = configured
+            def train(self, scaler):
+                scaler.unscale_(self.opt)
+                scaler.step(self.opt)
+    """
+    assert all_shown(source) == {"US"}
 
 
 def test_another_librarys_scaler_is_none() -> None:

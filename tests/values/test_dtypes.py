@@ -50,13 +50,36 @@ UNARY = (
     "torch.tanh({})",
     "-({})",
     "torch.clamp({}, min=1e-8)",
+    "torch.clamp(torch.as_tensor({}), -200.0, 0.5)",
+    "torch.log(torch.as_tensor({}))",
+    "torch.log1p(torch.as_tensor({}))",
+    "torch.exp2(torch.as_tensor({}))",
+    "torch.expm1(torch.as_tensor({}))",
+    "torch.sqrt(torch.as_tensor({}))",
+    "torch.rsqrt(torch.as_tensor({}))",
+    "torch.reciprocal(torch.as_tensor({}))",
+    "torch.square(torch.as_tensor({}))",
+    "torch.as_tensor({}) ** 3",
+    "torch.as_tensor({}) ** -1.5",
+    "torch.as_tensor({}).prod()",
+    "torch.as_tensor({}).reshape(-1).cumsum(0)",
+    "torch.logsumexp(torch.as_tensor({}).reshape(-1) * 1.0, 0, keepdim=True)",
+    "torch.nn.functional.softplus(torch.as_tensor({}) * 1.0)",
+    "torch.nn.functional.dropout(torch.as_tensor({}) * 1.0, 0.25)",
     "torch.as_tensor({}).float()",
     "torch.as_tensor({}).half()",
     "torch.as_tensor({}).reshape(-1)",
     "torch.softmax(torch.as_tensor({}) * 1.0, dim=-1)",
     "torch.where(a > 0, torch.as_tensor({}), torch.as_tensor(0.5))",
 )
-BINARY = ("({}) + ({})", "({}) - ({})", "({}) * ({})", "({}) / ({})", "torch.maximum(torch.as_tensor({}), b * ({}))")
+BINARY = (
+    "({}) + ({})",
+    "({}) - ({})",
+    "({}) * ({})",
+    "({}) / ({})",
+    "torch.maximum(torch.as_tensor({}), b * ({}))",
+    "torch.minimum(torch.as_tensor({}), b * ({}))",
+)
 
 expressions = st.recursive(
     st.sampled_from(LEAVES),

@@ -6,7 +6,7 @@ import math
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from amplint.values import Dtype, Interval, round_to
@@ -56,6 +56,7 @@ def test_operations_hold_their_members(first: tuple[Interval, float], second: tu
         (Interval(0.0, 4.0, True).reciprocal(), Interval(0.25, inf, False, True)),
         (Interval(-4.0, 0.0, False, True).reciprocal(), Interval(-inf, -0.25)),
         (Interval(-4.0, -2.0).reciprocal(), Interval(-0.5, -0.25)),
+        (Interval(0.0, 0.0, False, True).reciprocal(), Interval()),
         (Interval(0.0, 4.0).reciprocal(), Interval()),
         (Interval(-1.0, 4.0).reciprocal(), Interval()),
         (Interval(-3.0, 2.0, True).absolute(), Interval(0.0, 3.0, False, True)),
@@ -69,10 +70,17 @@ def test_operations_hold_their_members(first: tuple[Interval, float], second: tu
         (Interval(-3.0, 2.0).power(4), Interval(0.0, inf)),
         (Interval(-3.0, 2.0).power(-2), Interval(0.0, inf, True)),
         (Interval(-3.0, 2.0).power(3), Interval()),
-        (Interval(0.0, 2.0).power(3), Interval(0.0, inf)),
+        (Interval(0.0, 2.0, True).power(3), Interval(0.0, 8.0, True)),
+        (Interval(0.0, 1e200).power(3), Interval(0.0, inf)),
         (Interval(0.0, 2.0).power(-1), Interval()),
-        (Interval(0.0, 2.0).power(1.5), Interval(0.0, inf)),
-        (Interval(0.0, 2.0).power(0.25), Interval(0.0, inf)),
+        (Interval(0.0, 2.0, True).power(-1), Interval(0.5, inf, False, True)),
+        (Interval(4.0, 9.0).power(-0.5), Interval(1 / 3, 0.5)),
+        (Interval(0.0, 4.0).power(1.5), Interval(0.0, 8.0)),
+        (Interval(0.0, 16.0, False, True).power(0.25), Interval(0.0, 2.0, False, True)),
+        (Interval(0.0, 2.0).power(0), Interval(0.0, inf, True)),
+        (Interval(0.5, 2.0).power(inf), Interval(0.0, inf)),
+        (Interval(-1.0, 2.0).power(inf), Interval()),
+        (Interval(0.5, 2.0).power(math.nan), Interval()),
         (Interval(-1.0, 2.0).power(1.5), Interval()),
         (Interval(0.0, 1.0, True).union(Interval(0.0, 2.0, False, True)), Interval(0.0, 2.0, False, True)),
         (Interval(0.0, 1.0, True).union(Interval(0.0, 1.0, True, True)), Interval(0.0, 1.0, True)),
@@ -95,6 +103,8 @@ def test_what_lies_outside_is_no_member() -> None:
 
 
 @given(st.floats(allow_nan=False, width=32))
+@example(1 + 2**-8)  # halfway between two of bfloat16, of which the even one is taken
+@example(1 + 3 * 2**-8)
 def test_rounds_as_torch_does(number: float) -> None:
     torch = pytest.importorskip("torch")
     for dtype, other in ((Dtype.FLOAT16, torch.float16), (Dtype.BFLOAT16, torch.bfloat16)):
