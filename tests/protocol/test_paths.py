@@ -537,6 +537,16 @@ def test_a_constructor_that_is_no_function_of_the_class_is_passed_over() -> None
     assert all_shown(source) == {"US"}
 
 
+def test_a_function_that_calls_itself_is_passed_over_there() -> None:
+    body = """
+        scaler.scale(loss).backward()
+        if other:
+            train(scaler, opt, model, loss)
+        scaler.step(opt)
+    """
+    assert all_shown(function(body)) == {"BS", "B"}  # "B" ends where it is in the same state as the other
+
+
 def test_another_librarys_scaler_is_none() -> None:
     source = """
         from sklearn.preprocessing import StandardScaler
@@ -569,6 +579,8 @@ def test_another_librarys_scaler_is_none() -> None:
         ("model.zero_grad()", "Z"),
         ("torch.autograd.backward([scaler.scale(loss)])", "B"),
         ("sum(scaler.scale(part) for part in loss).backward()", "B"),
+        ("wrapped(scaler.scale(loss).backward)(scaler.step(opt))", "S"),
+        ("waiting(scaler.step(opt))()", "S"),
     ],
 )
 def test_events_in_many_spellings(line: str, expected: str) -> None:
