@@ -35,7 +35,7 @@ def judged(tmp_path: Path, text: str) -> list[tuple[str, str]]:
     [
         (f"def f(x):\n    return {'(' * 150}{LOSS}{')' * 150}\n", "AMP104"),
         (f"def f(x):\n    return {'(' * 500}{LOSS}{')' * 500}\n", "AMP000"),
-        (f"def f(x):\n    y = x{'.a' * 3000}\n    return {LOSS}\n", "AMP104"),
+        (f"def f(x):\n    y = x{'.a' * 2000}\n    return {LOSS}\n", "AMP104"),
         ("".join(f"{' ' * n}def f{n}(x):\n" for n in range(90)) + f"{' ' * 90}return {LOSS}\n", "AMP104"),
         ("".join(f"{' ' * n}if c{n}:\n" for n in range(90)) + f"{' ' * 90}y = {LOSS}\n", "AMP104"),
         (f"def f(x):\n    return {LOSS}\n" + "y = 1\n" * 100_000, "AMP104"),
