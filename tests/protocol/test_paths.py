@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import textwrap
 from pathlib import Path as FilePath
 
@@ -841,3 +842,30 @@ def test_of_several_classes_the_method_of_the_one_that_was_made_is_entered() -> 
     """
     assert "SD" in all_shown(source)
     assert "USD" not in all_shown(source)
+
+
+def test_a_closure_that_is_a_class_is_not_entered() -> None:
+    body = """
+        class Run:
+            def __call__(self):
+                scaler.scale(loss).backward()
+        opt.step(Run)
+    """
+    assert "s" in all_shown(function(body))
+
+
+def test_what_an_entered_lambda_gives_is_what_its_body_is() -> None:
+    body = """
+        unscaled = lambda optimizer: (scaler.unscale_(optimizer), optimizer)[1]
+        scaler.step(unscaled(opt))
+    """
+    (path,) = paths(function(body))
+    unscale, step = (event for event in path.events if event.kind in (Kind.UNSCALE, Kind.STEP))
+    assert step.optimizer == unscale.optimizer
+
+
+def test_what_is_read_of_a_gradient_is_the_gradient() -> None:
+    (path,) = paths(function("scaler.scale(loss).backward()\nnorm = model.head.weight.grad.norm()"))
+    (read,) = (event for event in path.events if event.kind is Kind.READ)
+    assert read.subject is not None
+    assert ast.unparse(read.subject) == "model.head.weight.grad"
