@@ -35,7 +35,7 @@ class Cost:
     scale: float = 1.0
 
 
-INSTALLED = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """The environment of the tools: amplint runs from its sources here, and has its bytecode as one that pip installs."""
 
 
@@ -54,7 +54,7 @@ def measure(command: list[str], cwd: Path) -> Cost:
 
     begun = time.monotonic()
     with open(os.devnull, "wb") as nowhere:
-        process = subprocess.Popen(command, cwd=cwd, stdout=nowhere, stderr=nowhere, env=INSTALLED)
+        process = subprocess.Popen(command, cwd=cwd, stdout=nowhere, stderr=nowhere, env=ENVIRONMENT)
         _, _, usage = os.wait4(process.pid, 0)
     return Cost(time.monotonic() - begun, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
 

@@ -20,14 +20,14 @@ class MissingUpdate(Rule):
 
     ## What it does
     Reports `scaler.step(optimizer)` in a loop where no `scaler.update()` follows it before the same optimizer is
-    stepped again, and `scaler.update()` placed before the step it belongs to.
+    stepped again or its new gradients are unscaled, and `scaler.update()` placed before the step it belongs to.
 
     ## Why
     `update()` lowers the scale after an overflow, raises it after 2000 good steps, and clears what the scaler
     remembers of each optimizer. Without it the second step raises `RuntimeError: step() has already been called
-    since the last update().` An `update()` before `step()` closes an iteration that has no inf checks yet and raises
-    `No inf checks were recorded prior to update.`; after `unscale_` it forgets that the gradients are unscaled, so
-    that the step divides them by the scale again.
+    since the last update().`, and so does `unscale_` before that step. An `update()` before `step()` closes an
+    iteration that has no inf checks yet and raises `No inf checks were recorded prior to update.`; after `unscale_`
+    it forgets that the gradients are unscaled, so that the step divides them by the scale again.
 
     ## Example
     ```python
@@ -45,7 +45,8 @@ class MissingUpdate(Rule):
     ```
 
     ## Fix
-    Safe: `scaler.update()` is inserted after the step, or the misplaced one is moved there.
+    Safe: `scaler.update()` is inserted after the step, or the misplaced one is moved there. None where the gradients
+    are unscaled before an update.
 
     ## References
     - [GradScaler.update](https://docs.pytorch.org/docs/stable/amp.html#torch.amp.GradScaler.update)

@@ -36,9 +36,10 @@ class WhereNanGradient(Rule):
     at whose singular point x may be: in the branch itself, or in a local that it uses. Also
     `log(x).masked_fill(mask, …)` and `log(x) * mask`.
 
-    Nothing is reported where no gradient flows (`no_grad`, `inference_mode`, detached or constant operands, functions
-    that are only called so, metrics by their name), and where the operand of f is made safe first: by a `where` or
-    `masked_fill` of its own, a `relu`, a `clamp` whose bound survives the dtype, or an added constant.
+    Nothing is reported where no gradient flows (`no_grad`, `inference_mode`, detached or constant operands, what is
+    rounded or cast to integers, grids of positions, functions that are only called so, metrics by their name), and
+    where the operand of f is made safe first: by a `where` or `masked_fill` of its own, a `relu`, a `clamp` whose
+    bound survives the dtype, an added constant, or what is called an epsilon.
 
     ## Why
     The backward of `where` hands a gradient of 0 to the branch that was not selected. The backward of f multiplies it

@@ -9,7 +9,7 @@ from typing import ClassVar
 from amplint import frameworks, losses, scaling
 from amplint.context import Context
 from amplint.edit import add_import, insert_before
-from amplint.protocol import Event, Kind, Path
+from amplint.protocol import Event, Kind, Path, is_of_step
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.tree import Module
 
@@ -326,14 +326,9 @@ def _is_tested(path: Path, backward: Event, loss: ast.expr) -> bool:
     for event in path.events:
         if event.kind is Kind.CHECK:
             is_here = event.module is module and losses.function_or_module(module, event.node) is here
-            if not is_here or losses.mentions(event.node, known) or _speaks_of_gradients(event.node):
+            if not is_here or losses.mentions(event.node, known) or is_of_step(event.node):
                 return True
     return False
-
-
-def _speaks_of_gradients(node: ast.AST) -> bool:
-    text = ast.unparse(node).lower()
-    return any(word in text for word in ("grad", "norm", "loss"))
 
 
 def _is_limited(context: Context, backward: Event, loss: ast.expr, paths: list[Path]) -> bool:

@@ -116,15 +116,13 @@ def _watch(paths: tuple[Path, ...], options: dict[str, Any]) -> NoReturn:
         raise Failure('--watch needs watchfiles: pip install "amplint[watch]"') from None
 
     watched = PythonFilter(extra_extensions=(".ipynb", ".toml"))
-    checked = False
-    # What comes first is a timeout: the check runs when the watch already stands, and no change falls between them.
-    for changes in watch(*(paths or (Path(),)), watch_filter=watched, rust_timeout=_TICK, yield_on_timeout=True):
-        if checked and not changes:
-            continue
-        if checked:
+    looks = watch(*(paths or (Path(),)), watch_filter=watched, rust_timeout=_TICK, yield_on_timeout=True)
+    next(looks, None)  # from here on it watches: a change during the first check is not lost
+    _check(paths, options)
+    for changes in looks:
+        if changes:
             click.clear()
-        checked = True
-        _check(paths, options)
+            _check(paths, options)
     raise SystemExit(0)
 
 

@@ -25,6 +25,7 @@ from amplint.protocol.entries import CLIMBS, Entry, entries, eventful
 from amplint.protocol.evaluate import Evaluator
 from amplint.protocol.events import Event, Kind, Path
 from amplint.protocol.interest import Interests
+from amplint.protocol.roles import is_of_step
 from amplint.protocol.symbols import Symbol
 from amplint.protocol.walk import Walk
 from amplint.rule import Related
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from amplint.context import Options
     from amplint.project import Asked, Project
 
-__all__ = ["Event", "Kind", "Path", "Protocol", "Symbol"]
+__all__ = ["Event", "Kind", "Path", "Protocol", "Symbol", "is_of_step"]
 
 
 class Protocol:

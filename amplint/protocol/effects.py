@@ -228,7 +228,7 @@ class Effects:
         function = callee.function
         if frame.depth >= _MAX_DEPTH:
             raise BoundError("calls too deep")
-        if _is_running(function, frame):
+        if any(running.function is function for running in frame.running()):
             return [state]
         is_constructor = isinstance(function, _FUNCTIONS) and function.name == "__init__" and callee.receiver is None
         instance = self._receiver(callee, call, state, frame) if not is_constructor else None
@@ -329,12 +329,3 @@ class Effects:
         """Whether a method other than the constructor assigns the attribute: then nobody knows what it holds."""
         targets = self.walk.project.attribute(cls, name) if isinstance(name, str) else ()
         return any(target.module.function(target.node) not in (init.node, None) for target in targets)
-
-
-def _is_running(function: ast.AST, frame: Frame) -> bool:
-    current: Frame | None = frame
-    while current is not None:
-        if current.function is function:
-            return True
-        current = current.caller
-    return False

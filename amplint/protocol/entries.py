@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from amplint.project import Definition, Project
 from amplint.protocol.interest import direct_events
 from amplint.protocol.recognise import CHECKS, REDUCTIONS
-from amplint.protocol.roles import last_name
+from amplint.protocol.roles import is_of_step, last_name
 from amplint.tree import Module
 
 CLIMBS = (6, 2, 1, 0)
@@ -16,8 +16,7 @@ CLIMBS = (6, 2, 1, 0)
 _MAX_ENTRIES = 12
 _MAX_RECEIVERS = 6
 _ASIDE = CHECKS | REDUCTIONS
-_OF_A_STEP = ("loss", "grad", "norm")
-"""What is tested or reduced in a training step is called so."""
+"""Calls that a step makes on the side, but layers, too."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -37,7 +36,7 @@ def eventful(project: Project, module: Module) -> list[Definition]:
     """
     events = direct_events(project, module)
     if all(isinstance(event, ast.Call) and last_name(event.func) in _ASIDE for event in events):
-        events = [event for event in events if any(word in ast.unparse(event).lower() for word in _OF_A_STEP)]
+        events = [event for event in events if is_of_step(event)]
     nodes = {module.function(node) or module.tree for node in events}
     return [Definition(module, node) for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0))]
 

@@ -37,7 +37,7 @@ class Interest:
     nodes: set[ast.AST] = field(default_factory=set)
     names: set[str] = field(default_factory=set)
     """Variables and attributes that tests on the way, receivers and arguments of events read."""
-    telling: list[ast.AST] = field(default_factory=list)
+    telling: dict[ast.AST, None] = field(default_factory=dict)
     """The expressions that these names come from."""
     naming: set[ast.AST] = field(default_factory=set)
     """Nodes with a `:=` in them."""
@@ -45,8 +45,9 @@ class Interest:
 
     def tells(self, expression: ast.AST) -> None:
         """What an expression reads matters."""
-        self.names |= names_in(expression)
-        self.telling.append(expression)
+        if expression not in self.telling:
+            self.telling[expression] = None
+            self.names |= names_in(expression)
 
     def liveness(self, module: Module) -> Liveness:
         """Where in the file what it reads still matters."""

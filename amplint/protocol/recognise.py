@@ -67,9 +67,8 @@ class Recogniser:
         if receiver is None:
             return self._framework_call(call, state, frame)
         held = self._held(receiver, state, frame)
-        of_scaler = name in ("scale", "unscale_", "step", "update") and (
-            not dotted or held.kind == "new"
-        )  # or imported
+        is_object = not dotted or held.kind == "new"  # an import may give one, too
+        of_scaler = is_object and name in ("scale", "unscale_", "step", "update")
         if of_scaler and self.roles.is_scaler(held, receiver, frame.module):
             return self._scaler_call(name, call, held, state, frame)
         of_optimizer = name in ("step", "zero_grad") and not self._own_framework(receiver, state, frame)

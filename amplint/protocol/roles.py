@@ -217,3 +217,9 @@ def _used_as_optimizer(module: Module) -> Iterator[str]:
             parent = module.parent(call)
             if isinstance(parent, ast.Assign):
                 yield from (last_name(target) for target in parent.targets)
+
+
+def is_of_step(expression: ast.AST) -> bool:
+    """Whether an expression speaks of what a training step tests and reduces: a loss, gradients, their norm."""
+    text = ast.unparse(expression).lower()
+    return any(word in text for word in ("grad", "norm", "loss"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from amplint.project import CallSite, Definition
@@ -47,6 +47,13 @@ class Frame:
     @property
     def depth(self) -> int:
         return len(self.calls)
+
+    def running(self) -> Iterator[Frame]:
+        """This frame and those that it was called from."""
+        frame: Frame | None = self
+        while frame is not None:
+            yield frame
+            frame = frame.caller
 
 
 Variable = tuple[Frame, str]

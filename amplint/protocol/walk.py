@@ -329,11 +329,11 @@ class Walk:
 
     def _catch(self, states: list[State], caught: dict[object, State], frame: Frame) -> None:
         """Keep a copy of the states that an exception may be raised in, one of each kind."""
-        telling = {frame: self.interests.of(frame.module).names, **self._live_in_callers(frame)}
+        names = self.interests.of(frame.module).names
         for state in states:
-            signature = self._signature(state, telling)
             if state.status:
                 continue
+            signature = self._signature(state, frame, names)
             if signature in caught:
                 caught[signature].keep_common(state)
             else:
@@ -389,10 +389,9 @@ class Walk:
         if len(states) < 2:
             return states
         kept: dict[object, State] = {}
-        telling = {frame: live, **self._live_in_callers(frame)}
-        jumped = {**telling, frame: self.interests.of(frame.module).names}
+        names = self.interests.of(frame.module).names
         for state in states:
-            signature = self._signature(state, jumped if state.status else telling)
+            signature = self._signature(state, frame, names if state.status else live)
             other = kept.setdefault(signature, state)
             if other is not state:
                 self._emit(state, complete=False)
@@ -410,22 +409,14 @@ class Walk:
             return interest.names
         return interest.liveness(frame.module).around(node)
 
-    def _live_in_callers(self, frame: Frame) -> dict[Frame, Collection[str]]:
-        found: dict[Frame, Collection[str]] = {}
-        while frame.caller is not None:
-            call, frame = frame.calls[-1].call, frame.caller
-            found[frame] = self.live_around(call, frame)
-        return found
-
-    def _signature(self, state: State, telling: dict[Frame, Collection[str]]) -> object:
-        """What tells a state apart; `telling` are the names that do, by the functions being run."""
+    def _signature(self, state: State, frame: Frame, live: Collection[str]) -> object:
+        """What tells a state apart: of the variables of `frame` those that are `live`, of others all that matter."""
         variables = (
             (key, essence(value))
             for key, value in state.variables.items()
-            if key[1] in (telling[key[0]] if key[0] in telling else self.interests.of(key[0].module).names)
+            if key[1] in (live if key[0] is frame else self.interests.of(key[0].module).names)
         )
-        modules = {frame.module for frame in telling}
-        attributes = [self.interests.of(module).names for module in modules]
+        attributes = [self.interests.of(module).names for module in {each.module for each in frame.running()}]
         heap = (
             (key, essence(value))
             for key, value in state.heap.items()

@@ -90,17 +90,8 @@ def _optional(site: Site, argument: Argument) -> Argument:
 
 def appended(site: Site, made: ast.List) -> tuple[Argument, ...]:
     """What a function appends, in a loop or not, to a list that it makes and names."""
-    statement, function = site.module.parent(made), site.module.function(made)
-    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-        return ()
-    name = statement.targets[0].id
-    return tuple(
-        site.argument(call.args[0])
-        for holder, call in _additions(site, site.module)
-        if isinstance(holder, ast.Name) and holder.id == name and getattr(call.func, "attr", "") == "append"
-        if site.module.function(call) is function
-        if any(reaching.value is made for reaching in flow.definitions(site.module, holder))
-    )
+    calls = _additions_to(site, made)
+    return tuple(site.argument(call.args[0]) for call in calls if getattr(call.func, "attr", "") == "append")
 
 
 # -- containers that grow --------------------------------------------------------------------------------------
@@ -108,16 +99,19 @@ def appended(site: Site, made: ast.List) -> tuple[Argument, ...]:
 
 def grown(site: Site, made: ast.expr) -> tuple[Argument, ...]:
     """The layers that a function adds to the nn.Sequential that it makes and names: `net.add_module("fc", layer)`."""
+    return tuple(layer for call in _additions_to(site, made) for layer in _layer(site, call, made))
+
+
+def _additions_to(site: Site, made: ast.expr) -> Iterator[ast.Call]:
+    """The calls in its function that may add something to a container that is made and named there."""
     statement, function = site.module.parent(made), site.module.function(made)
     if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Name):
-        return ()
-    found: list[Argument] = []
+        return
     for holder, call in _additions(site, site.module):
         if not isinstance(holder, ast.Name) or site.module.function(call) is not function:
             continue
         if any(reaching.value is made for reaching in flow.definitions(site.module, holder)):
-            found += _layer(site, call, made)
-    return tuple(found)
+            yield call
 
 
 def grown_attribute(site: Site, node: ast.Attribute, instance: Value, held: Value) -> Value:

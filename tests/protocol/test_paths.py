@@ -624,29 +624,30 @@ def test_settings_that_are_not_read_again_make_no_paths() -> None:
     assert {e.kind for path in protocol.paths(module) for e in path.events} >= {Kind.CLIP, Kind.STEP}
 
 
-def test_what_the_caller_reads_later_is_kept_apart_in_the_function_it_calls() -> None:
-    """In a file of its own, where the caller's variables mean nothing."""
+def test_what_a_with_block_sets_is_kept_apart_at_the_end_of_its_context_manager() -> None:
+    """The manager stands in a file of its own, where the variables of the block mean nothing."""
     source = """
-        from helper import check
+        from helper import region
         def train(flag, scaler, o):
-            if flag:
-                clip = True
-            else:
-                clip = False
-            check(flag)
+            with region(o):
+                if flag:
+                    clip = True
+                else:
+                    clip = False
             if clip:
                 scaler.unscale_(o)
             scaler.step(o)
     """
     helper = """
-        import torch
-        def check(x):
-            if x.a:
-                torch.isfinite(x)
-            elif x.b:
-                torch.isfinite(x.b)
+        from contextlib import contextmanager
+        @contextmanager
+        def region(optimizer):
+            try:
+                yield
+            finally:
+                optimizer.zero_grad()
     """
-    assert all_shown(source, helper=helper) >= {"US", "S"}
+    assert all_shown(source, helper=helper) == {"ZS", "ZUS"}
 
 
 def test_owners_by_constructor_by_group_and_by_name() -> None:
@@ -844,14 +845,9 @@ def test_of_several_classes_the_method_of_the_one_that_was_made_is_entered() -> 
     assert "USD" not in all_shown(source)
 
 
-def test_a_closure_that_is_a_class_is_not_entered() -> None:
-    body = """
-        class Run:
-            def __call__(self):
-                scaler.scale(loss).backward()
-        opt.step(Run)
-    """
-    assert "s" in all_shown(function(body))
+def test_a_closure_that_is_a_module_is_not_entered() -> None:
+    source = "import helper\ndef train(opt):\n    opt.step(helper)\n"
+    assert all_shown(source, helper="scaler.scale(loss).backward()\n") == {"s"}
 
 
 def test_what_an_entered_lambda_gives_is_what_its_body_is() -> None:
