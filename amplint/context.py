@@ -46,10 +46,12 @@ class Analyses:
         return Protocol(self.project, self.options)
 
     def trim(self) -> None:
-        """Let go of what the project has forgotten."""
-        vars(self).pop("protocol", None)
-        if "values" in vars(self):
-            self.values.trim()
+        """Let go of trees, and of all that was made of them, where they have become many."""
+        values = vars(self).get("values")
+        if self.project.trim(values.remembered if values else 0):
+            vars(self).pop("protocol", None)
+            if values:
+                values.trim()
 
     def limits(self, module: Module) -> tuple[tuple[ast.AST, str], ...]:
         """The functions of a file that the analyses gave up on when a rule asked for them, each with the reason."""

@@ -127,9 +127,9 @@ class Linter:
         return checked
 
     def _judge(self, path: Path, analyses: Analyses, rules: list[Rule]) -> Checked:
-        """The findings of these rules. Of a file that only range rules could speak of, and that half precision does not
-        reach, no more is asked than whether it can be read."""
-        if all(rule.in_half or isinstance(rule, OwnRule) for rule in rules) and not self._is_reached(path, analyses):
+        """The findings of these rules, without those that speak of half precision alone where it does not reach. Of a
+        file that none is left for, no more is asked than whether it can be read."""
+        if any(rule.in_half for rule in rules) and not self._is_reached(path, analyses):
             rules = [rule for rule in rules if not rule.in_half]
         with self._timed("tree"):
             source = self._source(path)
@@ -214,7 +214,7 @@ class Linter:
             from amplint.project import Project
 
             self._analyses = Analyses(Project(self._files(), self._source), self.plan.options)
-        elif self._analyses.project.trim():
+        else:
             self._analyses.trim()
         return self._analyses
 

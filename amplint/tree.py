@@ -13,6 +13,9 @@ from typing import TypeAlias
 
 from amplint.source import Source
 
+Spot: TypeAlias = tuple[int, int, int, int]
+"""Where a node stands: its first line and column, its last line and column. It outlasts the tree."""
+
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 Scope: TypeAlias = (
     ast.Module | Function | ast.Lambda | ast.ClassDef | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -97,6 +100,10 @@ class Module:
         """`Trainer.step` for a definition, `<module>` for the module."""
         names = [n.name for n in (node, *self.ancestors(node)) if isinstance(n, (*_FUNCTIONS, ast.ClassDef))]
         return ".".join(reversed(names)) or "<module>"
+
+    def at(self, spot: Spot) -> ast.AST:
+        """The function, lambda, class or call that stands at a spot; the file at that of its tree. Raises KeyError."""
+        return self._at[spot]
 
     # -- names -------------------------------------------------------------------------------------------------
 
@@ -202,6 +209,11 @@ class Module:
         return value if isinstance(value, ast.Attribute | ast.Name) else None
 
     @cached_property
+    def _at(self) -> dict[Spot, ast.AST]:
+        callables = (node for node in self._bindings if not isinstance(node, _COMPREHENSIONS))
+        return {spot(node): node for node in (*callables, *self.calls)}
+
+    @cached_property
     def _imported(self) -> list[tuple[str, str]]:
         """(dotted target, local name) of every import, longest target first."""
         pairs = {(target, name) for (_, name), target in self._import_targets.items()}
@@ -299,6 +311,13 @@ def parse(source: Source) -> Module:
 
         tree = parse_with_libcst(source.text)
     return Module(source, tree)
+
+
+def spot(node: ast.AST) -> Spot:
+    """Where a node stands; zeros for a whole file, and for what stands in no text."""
+    start = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+    end = getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
+    return (*start, *end)
 
 
 def _children(node: ast.AST) -> list[ast.AST]:

@@ -29,6 +29,9 @@ T = TypeVar("T")
 _KEPT_TREES = 12_000_000
 """Characters of the parsed files held: some 400 MB. With fewer, large projects are parsed over and over."""
 
+_ANSWER = 40
+"""Characters of a parsed file that take about as much memory as a remembered answer."""
+
 _LEFT_TREES = 3_000_000
 """Characters of those asked for last, which stay when the others are let go: the next file may well need them."""
 
@@ -180,10 +183,13 @@ class Project:
         self._importing = None
         self._questions.clear()
 
-    def trim(self) -> bool:
-        """Forget what was parsed, if that is much. True if so: analyses made over this project must be trimmed."""
+    def trim(self, answers: int) -> bool:
+        """Forget what was parsed, if that is much, together with so many answers that analyses remember.
+
+        True if so: analyses made over this project must be trimmed.
+        """
         held = sum(len(module.source.text) for module in self._recent.values())
-        if held <= _KEPT_TREES:
+        if held + _ANSWER * (answers + len(self._questions)) <= _KEPT_TREES:
             return False
         while held > _LEFT_TREES:
             _, module = self._recent.popitem(last=False)

@@ -45,6 +45,9 @@ class Questions:
         self.answered = 0
         """How many questions were worked out so far."""
 
+    def __len__(self) -> int:
+        return len(self._answers)
+
     def clear(self) -> None:
         self._answers.clear()
 

@@ -162,7 +162,7 @@ class Interests:
         if key in self._eventful or key in visited or len(visited) > _MAX_VISITED:
             return self._eventful.get(key, False)
         visited.add(key)
-        if not _WORDS.search(module.source.text):
+        if not speaks_of_events(self.project, module):
             return False
         found = self._has_event(function, tests=tests) or any(
             self._leads_to_event(callee.definition, visited, tests=tests)
@@ -189,6 +189,12 @@ class Interests:
 
 def _is_constructor(function: Definition) -> bool:
     return getattr(function.node, "name", "") == "__init__"
+
+
+def speaks_of_events(project: Project, module: Module) -> bool:
+    """Whether a file has one of the words without which nothing in it is an event or leads to one."""
+    key = ("speaks of events", module.tree)
+    return project.remember(key, lambda: _WORDS.search(module.source.text) is not None, False)
 
 
 def direct_events(project: Project, module: Module) -> list[ast.AST]:

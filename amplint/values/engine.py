@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -49,6 +50,7 @@ class Values:
         self.regions = regions.Regions(self)
         self.frame_index = frames.Frames(self)
         self._memo = Memo(project)
+        self._may_release = False
         self._bases: dict[tuple[ast.AST, int], Frame] = {}
         self._nodes: dict[Module, dict[type[ast.AST], list[ast.AST]]] = {}
 
@@ -163,8 +165,9 @@ class Values:
         return (*half, self.in_region(base, _ANYWHERE)) if half else (base,)
 
     def reaches(self, path: Path) -> bool:
-        """Whether half precision may reach some code of a file."""
-        return self.frame_index.reaches_file(path)
+        """Whether half precision may reach some code of a file. To be asked before any of its values is."""
+        with self.releasing():
+            return self.frame_index.reaches_file(path)
 
     def seen(self, value: Value) -> tuple[Value, ...]:
         """The value as it is in each frame of `frames`, for a value of a base frame (others are returned alone)."""
@@ -226,6 +229,21 @@ class Values:
     def remember(self, key: Hashable, answer: Callable[[], T], bottom: Callable[[], T]) -> T:
         return self._memo.remember(key, answer, bottom)
 
+    @contextmanager
+    def releasing(self) -> Iterator[None]:
+        """Within the block, trees may be let go of between the parts of a question that is many in one: nobody around
+        holds on to a value."""
+        before, self._may_release = self._may_release, True
+        try:
+            yield
+        finally:
+            self._may_release = before
+
+    def release(self) -> None:
+        """Between two parts of a question that is many in one: let go of trees where they have become many."""
+        if self._may_release and self.project.trim(len(self._memo)):
+            self.trim()
+
     def renew(self) -> bool:
         """Give the question being answered, which is many in one, its measure of work again; False if it had enough."""
         return self._memo.renew()
@@ -264,6 +282,11 @@ class Values:
     def buffers(self, cls: Definition) -> dict[str, list[tuple[Module, ast.expr, Definition]]]:
         """The tensors that a class registers as buffers or parameters, by name, with the registering function."""
         return self.remember(("buffers", cls.node), lambda: self._buffers(cls), dict)
+
+    @property
+    def remembered(self) -> int:
+        """How many answers are held."""
+        return len(self._memo)
 
     def trim(self) -> None:
         """Forget what was worked out, but for what is done once for the whole project."""

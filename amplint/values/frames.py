@@ -4,25 +4,29 @@ They are followed from the functions that switch half precision on (`switches`),
 the calls that are made in a float16 region or that hand a float16 tensor or module on. A project without such a place
 is never followed.
 
+What is kept for the whole project names functions by place, not by node (`Root`, `Where`), so that trees can be let go
+of; the frames themselves are followed again, from the roots that lead to a function, when they are asked for.
+
 Bounds: `_MAX_FRAMES` in all, `_MAX_PER_FUNCTION` for one function, `calls.MAX_DEPTH` calls deep.
 """
 
 from __future__ import annotations
 
 import ast
-from collections import deque
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amplint.project import Definition
-from amplint.tree import Module
-from amplint.values import defaults, expressions, objects, precision, switches
+from amplint.tree import Module, Spot, spot
+from amplint.values import defaults, expressions, objects, precision, spelled, switches
 from amplint.values.calls import opened
 from amplint.values.dtype import Dtype
 from amplint.values.regions import HALF_PRECISION, OUTSIDE, as_bool, last_name, place
 from amplint.values.site import Site
-from amplint.values.value import Alternatives, Frame, Region, RegionKind, Value
+from amplint.values.value import Alternatives, Frame, Region, RegionKind, Value, Where, where
 
 if TYPE_CHECKING:
     from amplint.values.engine import Values
@@ -36,18 +40,30 @@ _MAX_NESTED = 2
 _MAX_HELD = 8
 """So many items of one of them are looked at."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_Place = tuple[Path, int]
+_WHOLE_FILE = (0, 0, 0, 0)
+_OF_TRAINERS = ("Trainer", "TrainingArguments", "to_fp16")
+"""Words of the files that may hold a framework's trainer."""
 _STEPS = ("training_step", "validation_step", "test_step", "predict_step")
 _COMPOSER = ("composer",)
 _COMPOSER_STEPS = ("forward", "loss", "eval_forward")
 _LIGHTNING = ("pytorch_lightning", "lightning", "lightning_fabric")
 
 
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Where half precision begins to spread."""
+
+    kind: str
+    """"function", or "cast": a call that casts a module, or "trainers": a file that may make a framework's trainer."""
+    path: Path
+    spot: Spot
+
+
 class Frames:
     """The frames of one project."""
 
-    LASTING = ("frames", "reached", "reached files")
-    """The keys of what is worked out once for a project. Frames hold on to the trees of their files."""
+    LASTING = ("switching", "entering", "receiving", "leading", "reached")
+    """The keys of what is worked out once for a project, and holds no tree."""
 
     def __init__(self, engine: Values) -> None:
         self.engine = engine
@@ -55,64 +71,73 @@ class Frames:
     def frames(self, module: Module, node: ast.AST) -> tuple[Frame, ...]:
         """The frames, known to be in half precision or to be handed some, of the function around `node`."""
         function = self.engine.base(module, node).function
-        return tuple(self._frames().get(function, ())) if function is not None else ()
+        if function is None:
+            return ()
+        return self.engine.remember(("frames", function), lambda: tuple(self._of(module, function)), tuple)
 
     def reaches(self, module: Module, node: ast.AST) -> bool:
         """Whether half precision may reach the code at `node`: a frame does, or its function switches it on itself."""
+        reached = self._reached().get(module.source.path)
+        if reached is None:
+            return False
         functions: list[ast.AST] = [a for a in (node, *module.ancestors(node)) if isinstance(a, _FUNCTIONS)]
-        return not self._reached().isdisjoint(_place(module, around) for around in functions or [module.tree])
+        return any(spot(around) in reached for around in functions or [module.tree])
 
     def reaches_file(self, path: Path) -> bool:
         """Whether half precision may reach some code of a file."""
-        reached = self.engine.remember("reached files", lambda: frozenset(p for p, _ in self._reached()), frozenset)
-        return path in reached
+        return path in self._reached()
 
-    def _reached(self) -> frozenset[_Place]:
-        return self.engine.remember("reached", lambda: self._find_reached(), frozenset)
+    # -- what is known of the whole project ----------------------------------------------------------------------
 
-    def _find_reached(self) -> frozenset[_Place]:
-        entered = [(frame.module, function) for function, frames in self._frames().items() for frame in frames[:1]]
-        switching = [(module, f) for module, found in self._switching().items() for f in found.functions]
-        return frozenset(_place(*each) for each in (*entered, *switching, *self._entering(), *self._receiving()))
+    def _reached(self) -> Mapping[Path, frozenset[Spot]]:
+        """The functions that half precision may reach, by file."""
+        return self.engine.remember("reached", self._find_reached, dict)
 
-    def _switching(self) -> dict[Module, switches.Switching]:
+    def _find_reached(self) -> dict[Path, frozenset[Spot]]:
+        found: dict[Path, set[Spot]] = {path: set(what.functions) for path, what in self._switching().items()}
+        for path, function in (*self._leading(), *self._entering(), *self._receiving()):
+            found.setdefault(path, set()).add(function)
+        return {path: frozenset(spots) for path, spots in found.items()}
+
+    def _switching(self) -> Mapping[Path, switches.Switching]:
         """What each file does with half precision of its own making."""
-        return self.engine.remember("switching", lambda: self._find_switching(), dict)
+        return self.engine.remember("switching", self._find_switching, dict)
 
-    def _find_switching(self) -> dict[Module, switches.Switching]:
+    def _find_switching(self) -> dict[Path, switches.Switching]:
         project = self.engine.project
-        found = {module: switches.switching(module) for module in project.modules(project.files_switching())}
-        return {module: what for module, what in found.items() if what.functions}
+        found: dict[Path, switches.Switching] = {}
+        for module in project.modules(project.files_switching()):
+            self.engine.release()
+            what = switches.switching(module)
+            if what.functions:
+                found[module.source.path] = what
+        return found
 
-    def _receiving(self) -> dict[tuple[Module, ast.AST], None]:
+    def _receiving(self) -> Mapping[Where, None]:
         """The functions that call one which returns float16."""
         return self.engine.remember("receiving", lambda: dict.fromkeys(self._find_receiving()), dict)
 
-    def _find_receiving(self) -> Iterator[tuple[Module, ast.AST]]:
-        returning = [(m, f) for m, found in self._switching().items() for f in found.returning]
-        for module, function in returning[:_MAX_RETURNING]:
-            if not self.engine.renew():
-                return
+    def _find_receiving(self) -> Iterator[Where]:
+        returning = [(path, function) for path, what in self._switching().items() for function in what.returning]
+        for module, function in self._parts(returning[:_MAX_RETURNING]):
             if isinstance(function, _FUNCTIONS) and self._returns_half(module, function):
                 for site in self.engine.project.callers(Definition(module, function)):
-                    yield site.module, self.engine.base(site.module, site.call).function or site.module.tree
+                    yield self._where_called(site.module, site.call)
 
     def _returns_half(self, module: Module, function: ast.AST) -> bool:
         alone = self.engine.base(module, function, hops=0)
         return any(map(self._holds_half, self.engine.returned(alone)))
 
-    def _entering(self) -> dict[tuple[Module, ast.AST], None]:
+    def _entering(self) -> Mapping[Where, None]:
         """The functions that enter a context which switches half precision on in another file."""
         return self.engine.remember("entering", lambda: dict.fromkeys(self._find_entering()), dict)
 
-    def _find_entering(self) -> Iterator[tuple[Module, ast.AST]]:
-        contexts = [(m, c) for m, found in self._switching().items() for c in found.contexts]
-        for module, context in contexts[:_MAX_RETURNING]:
-            if not self.engine.renew():
-                return
-            for where, call in self._made(Definition(module, context)):
-                if where is not module:
-                    yield where, self.engine.base(where, call).function or where.tree
+    def _find_entering(self) -> Iterator[Where]:
+        contexts = [(path, context) for path, what in self._switching().items() for context in what.contexts]
+        for module, context in self._parts(contexts[:_MAX_RETURNING]):
+            for caller, call in self._made(Definition(module, context)):
+                if caller is not module:
+                    yield self._where_called(caller, call)
 
     def _made(self, context: Definition) -> Iterator[tuple[Module, ast.Call]]:
         """The calls of a function, or of a class."""
@@ -125,16 +150,64 @@ class Frames:
                     if last_name(call.func) == context.node.name and context in project.resolve(module, call.func):
                         yield module, call
 
-    def _frames(self) -> dict[ast.AST, list[Frame]]:
-        return self.engine.remember("frames", lambda: self._follow(), dict)
+    def _parts(self, places: list[Where]) -> Iterator[tuple[Module, ast.AST]]:
+        """The nodes at these places one after the other, each with a measure of work, until all of it is spent."""
+        for path, at in places:
+            if not self.engine.renew():
+                return
+            self.engine.release()
+            if (module := self.engine.project.module(path)) is not None:
+                yield module, module.at(at)
 
-    def _follow(self) -> dict[ast.AST, list[Frame]]:
+    def _where_called(self, module: Module, call: ast.Call) -> Where:
+        return where(module, self.engine.base(module, call).function or module.tree)
+
+    # -- following -----------------------------------------------------------------------------------------------
+
+    def _of(self, module: Module, function: ast.AST) -> list[Frame]:
+        found: dict[Frame, None] = {}
+        for root in self._leading().get(where(module, function), ()):
+            found |= dict.fromkeys(self._followed(root).get(function, ()))
+        return list(found)[:_MAX_PER_FUNCTION]
+
+    def _leading(self) -> Mapping[Where, tuple[Root, ...]]:
+        """The roots from which half precision reaches a function."""
+        return self.engine.remember("leading", self._find_leading, dict)
+
+    def _find_leading(self) -> dict[Where, tuple[Root, ...]]:
+        leading: dict[Where, list[Root]] = {}
+        known: Counter[Where] = Counter()
+        for root in dict.fromkeys(self._roots()):
+            opened_by = Counter(
+                where(frame.module, frame.function or frame.module.tree)
+                for frames in self._follow(root, lambda at: known[at] < _MAX_PER_FUNCTION).values()
+                for frame in frames
+            )
+            known.update(opened_by)
+            for function in opened_by:
+                leading.setdefault(function, []).append(root)
+            if not self.engine.renew() or known.total() >= _MAX_FRAMES:
+                break
+            self.engine.release()
+        return {at: tuple(roots) for at, roots in leading.items()}
+
+    def _followed(self, root: Root) -> Mapping[ast.AST, list[Frame]]:
+        """The frames that half precision opens from a root on, by function (or file)."""
+        leading = self._leading()
+        return self.engine.remember(
+            ("followed", root), lambda: self._follow(root, lambda at: root in leading.get(at, ())), dict
+        )
+
+    def _follow(self, root: Root, is_wanted: Callable[[Where], bool]) -> dict[ast.AST, list[Frame]]:
         found: dict[ast.AST, list[Frame]] = {}
-        queue = deque(frame for frame in dict.fromkeys(self._roots()) if self._is_alone(frame) or _note(found, frame))
+        queue = deque(self._starts(root))
         seen = set(queue)
+        for frame in queue:
+            if not self._is_alone(frame):
+                _note(found, frame, is_wanted)
         while queue and len(seen) < _MAX_FRAMES and self.engine.renew():
             for child in self._called(queue.popleft()):
-                if child not in seen and self._is_half(child) and _note(found, child):
+                if child not in seen and self._is_half(child) and _note(found, child, is_wanted):
                     seen.add(child)
                     queue.append(child)
         return found
@@ -148,25 +221,23 @@ class Frames:
         function: ast.AST = frame.function or frame.module.tree
         calls = self._calls(frame.module).get(function, ())
         if self._is_alone(frame):
-            switched = self._switching().get(frame.module)
-            place = frame.module, function
-            if switched is not None and place not in self._entering() and place not in self._receiving():
-                calls = [call for call in calls if call in switched.calls]
+            switched = self._switching().get(frame.module.source.path)
+            at = where(frame.module, function)
+            if switched is not None and at not in self._entering() and at not in self._receiving():
+                calls = [call for call in calls if spot(call) in switched.calls]
         site = Site(self.engine, frame.module, frame)
         for call in calls:
-            key = ("opened", frame, call)
-            yield from self.engine.remember(key, lambda c=call: opened(site, c), tuple)  # type: ignore[misc]
+            if spelled.may_enter(self.engine.project, frame.module, call):
+                key = ("opened", frame, call)
+                yield from self.engine.remember(key, lambda c=call: opened(site, c), tuple)  # type: ignore[misc]
 
     def _calls(self, module: Module) -> dict[ast.AST, list[ast.Call]]:
-        """The calls of a file that may enter the project's code, by the function they stand in."""
+        """The calls of a file by the function they stand in."""
         return self.engine.remember(("calls", module.tree), lambda: self._group_calls(module), dict)
 
     def _group_calls(self, module: Module) -> dict[ast.AST, list[ast.Call]]:
         grouped: dict[ast.AST, list[ast.Call]] = {}
         for call in module.calls:
-            names = module.names(call.func) if isinstance(call.func, ast.Name | ast.Attribute) else ()
-            if any(name.startswith("torch.") and "checkpoint" not in name for name in names):
-                continue
             function = self.engine.base(module, call).function
             grouped.setdefault(function or module.tree, []).append(call)
         return grouped
@@ -191,20 +262,33 @@ class Frames:
             return any(self._holds_half(v, depth - 1) for v in inner)
         return value.may_be_half
 
-    def _roots(self) -> Iterator[Frame]:
-        """The frames from which half precision spreads, those first from which it surely does."""
-        engine, switching = self.engine, self._switching()
-        for module in engine.project.modules_with("Trainer", "TrainingArguments", "to_fp16"):
+    def _roots(self) -> Iterator[Root]:
+        """Where half precision begins to spread, those places first from which it surely does."""
+        project, switching = self.engine.project, self._switching()
+        for path in sorted({path for word in _OF_TRAINERS for path in project.files_using(word)}):
+            yield Root("trainers", path, _WHOLE_FILE)
+        for path, what in switching.items():
+            yield from (Root("function", path, function) for function in what.functions if function in what.autocast)
+        yield from (Root("cast", *call) for call in self.engine.regions.casts().calls)
+        yield from (Root("function", *function) for function in (*self._entering(), *self._receiving()))
+        for path, what in switching.items():
+            yield from (Root("function", path, function) for function in what.functions)
+
+    def _starts(self, root: Root) -> Iterator[Frame]:
+        """The frames that a root opens."""
+        module = self.engine.project.module(root.path)
+        if module is None:
+            return
+        if root.kind == "trainers":
             yield from self._of_trainers(module)
-        for module, found in switching.items():
-            yield from (engine.base(module, function) for function in found.functions if function in found.autocast)
-        for _, _, value in engine.regions.casts():
-            if isinstance(value.node, ast.Call) and Dtype.FLOAT16 in precision.module_precision(value):
-                yield from self._forwards(value)
-        for module, function in (*self._entering(), *self._receiving()):
-            yield engine.base(module, function)
-        for module, found in switching.items():
-            yield from (engine.base(module, function) for function in found.functions)
+            return
+        node = module.at(root.spot)
+        if root.kind == "function":
+            yield self.engine.base(module, node)
+        elif isinstance(node, ast.Call):
+            for value in self.engine.regions.modules_cast(module, node):
+                if isinstance(value.node, ast.Call) and Dtype.FLOAT16 in precision.module_precision(value):
+                    yield from self._forwards(value)
 
     def _forwards(self, value: Value, depth: int = 3) -> Iterator[Frame]:
         """The forward of a module, entered from unknown code."""
@@ -322,15 +406,10 @@ def _names_half(value: Value) -> bool:
     return value.dotted.rpartition(".")[2] == "AMP_FP16"
 
 
-def _place(module: Module, function: ast.AST) -> _Place:
-    """A function (or module) by what stays when its file is forgotten and parsed again."""
-    return module.source.path, getattr(function, "lineno", 0)
-
-
-def _note(found: dict[ast.AST, list[Frame]], frame: Frame) -> bool:
+def _note(found: dict[ast.AST, list[Frame]], frame: Frame, is_wanted: Callable[[Where], bool]) -> bool:
     """Keep a frame of a function; False if enough are known."""
-    held = found.setdefault(frame.function or frame.module.tree, [])
-    if len(held) >= _MAX_PER_FUNCTION:
+    function = frame.function or frame.module.tree
+    if len(found.get(function, ())) >= _MAX_PER_FUNCTION or not is_wanted(where(frame.module, function)):
         return False
-    held.append(frame)
+    found.setdefault(function, []).append(frame)
     return True

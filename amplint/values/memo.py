@@ -65,9 +65,14 @@ class Memo:
             return bottom()
         return self._work_out(key, depth, answer)
 
+    def __len__(self) -> int:
+        return len(self._answers)
+
     def forget(self, but: Collection[Hashable]) -> None:
-        """Drop all answers but these."""
+        """Drop all answers but these. What is being answered goes on."""
         self._answers = {key: answer for key, answer in self._answers.items() if key in but}
+        self._provisional.clear()
+        self._resting_on.clear()
 
     def renew(self) -> bool:
         """The question being answered is many in one: what follows is its next part.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from amplint.project import Definition
 from amplint.tree import Module
-from amplint.values import calls, conditions, entered, modules, objects
+from amplint.values import calls, conditions, entered, modules, objects, spelled
 from amplint.values.dtype import FLOATS, Dtype, Dtypes
 from amplint.values.site import Given, Site
-from amplint.values.value import Place, Region, RegionKind, Value
+from amplint.values.value import Place, Region, RegionKind, Value, Where, where
 
 if TYPE_CHECKING:
     from amplint.values.engine import Values
@@ -27,9 +26,7 @@ _OF_TENSORS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign
 _FULL_PRECISION_DECORATORS = ("force_fp32",)
 
 CASTS = "casts"
-"""The key of the dtypes that modules are cast to, worked out once for the whole project."""
-_Spot = tuple[Path, int, int, int, int]
-"""Where a node stands: it outlasts the tree."""
+"""The key of the casts of a whole project."""
 
 OUTSIDE = Region(RegionKind.NONE)
 
@@ -37,6 +34,16 @@ OUTSIDE = Region(RegionKind.NONE)
 def place(kind: RegionKind, module: Module, node: ast.AST, message: str, certain: bool = True) -> Region:
     """A region, and the place that makes it one."""
     return Region(kind, certain, (Place(module, node, message),))
+
+
+@dataclass(frozen=True, slots=True)
+class Casts:
+    """Where a project casts modules to another dtype."""
+
+    calls: tuple[Where, ...] = ()
+    """The calls that do."""
+    dtypes: Mapping[Where, Dtypes] = field(default_factory=dict)
+    """What a module may be cast to, float16 among it, by the constructor call of the module, or by its class."""
 
 
 class Regions:
@@ -200,40 +207,43 @@ class Regions:
 
     def cast_of(self, value: Value) -> Dtypes | None:
         """The dtypes that a module made at this place is cast to somewhere; None if it is nowhere."""
-        marks = self._marks()
-        if not marks:
+        dtypes = self.casts().dtypes
+        if not dtypes:
             return None
-        found = marks.get(_spot(value.module, value.node))
+        found = dtypes.get(where(value.module, value.node))
         if found is None and value.op == "instance" and value.definition is not None:
-            found = marks.get(_spot(value.definition.module, value.definition.node))
+            found = dtypes.get(where(value.definition.module, value.definition.node))
         return found
 
-    def _marks(self) -> dict[_Spot, Dtypes]:
-        return self.engine.remember(CASTS, lambda: self._find_marks(), dict)
+    def casts(self) -> Casts:
+        """The casts of the project's modules, found once."""
+        return self.engine.remember(CASTS, lambda: self._find_casts(), Casts)
 
-    def _find_marks(self) -> dict[_Spot, Dtypes]:
-        """By the constructor call of a module (its class, for `self.half()`): the dtypes it is cast to."""
-        marks: dict[_Spot, set[Dtype]] = {}
-        for site, call, value in self.casts():
-            assert isinstance(call.func, ast.Attribute)
-            dtype = modules.cast_of(site, call.func.attr, Given.of_call(site, call))
-            assert dtype is not None
-            if isinstance(value.node, ast.Call):
-                spot = _spot(value.module, value.node)
-            elif value.definition is not None and last_name(call.func.value) == "self":
-                spot = _spot(value.definition.module, value.definition.node)
-            else:
-                continue
-            possible = marks.setdefault(spot, set())
-            possible.add(dtype)
-            if _is_conditional(site.module, call):
-                possible.add(Dtype.FLOAT32)
-        return {spot: frozenset(dtypes) for spot, dtypes in marks.items() if Dtype.FLOAT16 in dtypes}
+    def modules_cast(self, module: Module, call: ast.Call) -> Iterator[Value]:
+        """The modules that a call `….half()` casts."""
+        assert isinstance(call.func, ast.Attribute)
+        site = Site(self.engine, module, self.engine.base(module, call, hops=1))
+        if _dtype_given(site, call) in FLOATS:
+            yield from (v for v in site.of(call.func.value) if v.op in ("instance", "module", "sequential", "modules"))
 
-    def casts(self) -> Iterator[tuple[Site, ast.Call, Value]]:
-        """The calls that cast a module, with the module."""
+    def _find_casts(self) -> Casts:
+        calls: list[Where] = []
+        found: dict[Where, set[Dtype]] = {}
+        for module, call in self._may_cast():
+            values = tuple(self.modules_cast(module, call))
+            if values:
+                calls.append(where(module, call))
+            for value in values:
+                if (made := _where_made(value, call)) is not None:
+                    found.setdefault(made, set()).update(self._dtypes_cast_to(module, call))
+        dtypes = {made: frozenset(possible) for made, possible in found.items() if Dtype.FLOAT16 in possible}
+        return Casts(tuple(calls), dtypes)
+
+    def _may_cast(self) -> Iterator[tuple[Module, ast.Call]]:
+        """The calls `x.half()`, `x.to(dtype)` and the like whose x may be a module."""
         project = self.engine.project
         for module in project.modules(project.files_switching()):
+            self.engine.release()
             for call in module.calls:
                 func = call.func
                 if not isinstance(func, ast.Attribute) or func.attr not in ("half", "to", "float", "bfloat16", "type"):
@@ -242,20 +252,33 @@ class Regions:
                     continue
                 if _is_for_saving(module, call) or isinstance(module.parent(call), _OF_TENSORS):
                     continue
+                if spelled.is_tensor(project, module, func.value):
+                    continue
                 if not self.engine.renew():
                     return
-                site = Site(self.engine, module, self.engine.base(module, call, hops=1))
-                if modules.cast_of(site, func.attr, Given.of_call(site, call)) not in FLOATS:
-                    continue
-                for value in site.of(func.value):
-                    if value.op in ("instance", "module", "sequential", "modules"):
-                        yield site, call, value
+                yield module, call
+
+    def _dtypes_cast_to(self, module: Module, call: ast.Call) -> Iterator[Dtype]:
+        dtype = _dtype_given(Site(self.engine, module, self.engine.base(module, call, hops=1)), call)
+        assert dtype is not None
+        yield dtype
+        if _is_conditional(module, call):
+            yield Dtype.FLOAT32
 
 
-def _spot(module: Module, node: ast.AST) -> _Spot:
-    start = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
-    end = getattr(node, "end_lineno", 0), getattr(node, "end_col_offset", 0)
-    return (module.source.path, *start, *end)
+def _dtype_given(site: Site, call: ast.Call) -> Dtype | None:
+    assert isinstance(call.func, ast.Attribute)
+    return modules.cast_of(site, call.func.attr, Given.of_call(site, call))
+
+
+def _where_made(value: Value, cast: ast.Call) -> Where | None:
+    """The constructor call of a module that is cast; its class, for `self.half()`."""
+    if isinstance(value.node, ast.Call):
+        return where(value.module, value.node)
+    assert isinstance(cast.func, ast.Attribute)
+    if value.definition is not None and last_name(cast.func.value) == "self":
+        return where(value.definition.module, value.definition.node)
+    return None
 
 
 def _is_for_saving(module: Module, cast: ast.Call) -> bool:

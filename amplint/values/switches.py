@@ -12,7 +12,7 @@ import re
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
-from amplint.tree import Module
+from amplint.tree import Module, Spot, spot
 from amplint.values.defaults import SETTERS
 from amplint.values.entered import ENTERING
 
@@ -36,17 +36,17 @@ _Name = tuple[ast.AST | None, str]
 
 @dataclass(frozen=True, slots=True)
 class Switching:
-    """What a file does with half precision of its own making."""
+    """What a file does with half precision of its own making, by what outlasts its tree."""
 
-    functions: tuple[ast.AST, ...] = ()
+    functions: tuple[Spot, ...] = ()
     """Those (or the module) that may use it."""
-    returning: tuple[ast.AST, ...] = ()
+    returning: tuple[Spot, ...] = ()
     """Those of them that may return something in it."""
-    contexts: tuple[ast.AST, ...] = ()
+    contexts: tuple[Spot, ...] = ()
     """Those of them that are, or may return, context managers; and the classes that are. Other files may enter them."""
-    calls: frozenset[ast.Call] = frozenset()
+    calls: frozenset[Spot] = frozenset()
     """The calls that may hand it on: they stand in a block that may be autocast, or are given what may be in it."""
-    autocast: frozenset[ast.AST] = frozenset()
+    autocast: frozenset[Spot] = frozenset()
     """The functions with calls in such a block: far the most of what is in half precision comes from them."""
 
 
@@ -81,9 +81,15 @@ class _Spread:
                 functions[function] = None
         within = {call for call in self.module.calls if self._is_within(call)}
         given = {call for call in self.module.calls if self._is_tainted(call)}
-        autocast = frozenset(map(self._function, within))
-        contexts = tuple(context for function in functions for context in self._contexts(function, returning))
-        return Switching(tuple(functions), tuple(returning), contexts, frozenset(within | given), autocast)
+        autocast = set(map(self._function, within))
+        contexts = [context for function in functions for context in self._contexts(function, returning)]
+        return Switching(
+            functions=tuple(map(spot, functions)),
+            returning=tuple(map(spot, returning)),
+            contexts=tuple(map(spot, contexts)),
+            calls=frozenset(map(spot, within | given)),
+            autocast=frozenset(map(spot, autocast)),
+        )
 
     def _contexts(self, function: ast.AST, returning: Container[ast.AST]) -> Iterator[ast.AST]:
         if not isinstance(function, _FUNCTIONS):

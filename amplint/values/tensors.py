@@ -22,7 +22,8 @@ _OTHER_TYPES = ("ndarray", "float", "int", "str")
 _ALIKE = ("polars", "sympy")
 """Libraries whose objects have `sqrt`, `log`, `exp` and `pow` as methods."""
 
-_FORWARD = ("forward", "training_step", "validation_step", "test_step")
+FORWARD = ("forward", "training_step", "validation_step", "test_step")
+"""Methods of modules that are given data."""
 
 
 def is_tensor(value: Value) -> Certainty:
@@ -78,5 +79,5 @@ def _is_tensor_parameter(value: Value) -> Certainty:
         return Certainty.UNKNOWN if is_other else Certainty.ALWAYS
     if annotation is not None:
         return Certainty.NEVER if is_other else Certainty.UNKNOWN
-    is_forward = function.name in _FORWARD and value.module.class_of(function) is not None
+    is_forward = function.name in FORWARD and value.module.class_of(function) is not None
     return Certainty.ALWAYS if is_forward else Certainty.UNKNOWN

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from amplint import torch_ops
 from amplint.rule import Position
-from amplint.tree import Module
+from amplint.tree import Module, Spot, spot
 from amplint.values.dtype import Dtype, Dtypes
 from amplint.values.interval import Interval
 
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
     from amplint.project import Definition
     from amplint.values.engine import Values
+
+
+Where: TypeAlias = "tuple[Path, Spot]"
+"""A node, by what outlasts the tree of its file."""
+
+
+def where(module: Module, node: ast.AST) -> Where:
+    """Which node of which file it is."""
+    return module.source.path, spot(node)
 
 
 class Certainty(enum.Enum):
