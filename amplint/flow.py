@@ -179,34 +179,27 @@ class _Passes:
 
     def __init__(self, module: Module) -> None:
         self.module = module
-        self.memo: dict[tuple[ast.AST, str, str], dict[ast.AST, States]] = {}
-        self.names: dict[str, list[ast.Name]] = {}
-        self.attributes: dict[tuple[str, str], list[ast.Attribute]] = {}
+        self.memo: dict[tuple[ast.AST, str, str, int], dict[ast.AST, States]] = {}
         self.stable: dict[tuple[ast.AST, str], bool] = {}
         self.bound: dict[ast.AST, frozenset[str]] = {}
         self.facts: dict[tuple[ast.AST, ast.expr, bool], Facts] = {}
-        for node in module.parents:
-            if isinstance(node, ast.Name):
-                self.names.setdefault(node.id, []).append(node)
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                self.attributes.setdefault((node.value.id, node.attr), []).append(node)
 
     def uses_of_name(self, scope: ast.AST, name: str) -> dict[ast.AST, States]:
-        key = (scope, name, "")
+        key = (scope, name, "", self._revision(scope))
         if key not in self.memo:
             nodes: list[ast.AST] = [
                 node
-                for node in self.names.get(name, ())
-                if (found := self.module.lookup(name, node)) and found[0] is scope
+                for node in self.module.named(name)
+                if isinstance(node, ast.Name) and (found := self.module.lookup(name, node)) and found[0] is scope
             ]
             nodes += [node for node in self.module.bindings(scope, name) if not isinstance(node, ast.Name)]
             self.memo[key] = _Pass(self, scope, name, nodes).run()
         return self.memo[key]
 
     def uses_of_attribute(self, scope: ast.AST, name: str, attribute: str) -> dict[ast.AST, States]:
-        key = (scope, name, attribute)
+        key = (scope, name, attribute, self._revision(scope))
         if key not in self.memo:
-            nodes = [n for n in self.attributes.get((name, attribute), ()) if _runs_in(self.module, n, scope)]
+            nodes = [n for n in self._attributes(name, attribute) if _runs_in(self.module, n, scope)]
             stored = any(isinstance(node.ctx, ast.Store) for node in nodes)
             self.memo[key] = _Pass(self, scope, name, list(nodes), attribute).run() if stored else {}
         return self.memo[key]
@@ -241,8 +234,20 @@ class _Passes:
             return False
         if not attribute:
             return True
-        stores = [n for n in self.attributes.get((root, attribute), ()) if isinstance(n.ctx, ast.Store)]
+        stores = [n for n in self._attributes(root, attribute) if isinstance(n.ctx, ast.Store)]
         return not any(_runs_in(self.module, node, scope) for node in stores)
+
+    def _attributes(self, name: str, attribute: str) -> list[ast.Attribute]:
+        """The places of `name.attribute`."""
+        return [
+            node
+            for node in self.module.named(attribute)
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == name
+        ]
+
+    def _revision(self, scope: ast.AST) -> int:
+        """The names of a whole file may come to stand in more places; a function is parsed as a whole."""
+        return self.module.revision if scope is self.module.tree else 0
 
 
 def _passes(module: Module) -> _Passes:

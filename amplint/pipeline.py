@@ -137,7 +137,7 @@ class Linter:
                 with limited(self.plan.seconds):
                     if not rules and not source.unreadable and _is_python(source):
                         return Checked(source)
-                    module = analyses.project.module(path)
+                    module = analyses.project.whole(path)
             except OutOfTimeError:
                 return Checked(source, (_incomplete(path, f"not judged: not parsed in {self.plan.seconds:g} s"),))
         if module is None:

@@ -7,10 +7,15 @@ every position. LibCST reads what `ast` cannot (`amplint.lower`) and rewrites wh
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
+from bisect import insort
+from collections.abc import Iterable, Iterator
 from functools import cache, cached_property
+from itertools import islice
 from typing import TypeAlias
 
+from amplint.index import imported_names
+from amplint.sections import Section, divide, without
 from amplint.source import Source
 
 Spot: TypeAlias = tuple[int, int, int, int]
@@ -38,23 +43,116 @@ _ALIAS_DEPTH = 8
 
 
 class Module:
-    """One file's tree. Nodes are compared by identity; every query is answered from one walk."""
+    """One file's tree. Nodes are compared by identity.
 
-    def __init__(self, source: Source, tree: ast.Module) -> None:
+    `sections` are definitions that the tree still lacks: each is parsed when a question needs it. `parents` holds what
+    has been parsed; whoever wants all of a file asks for `nodes`, `calls`, `functions` or `classes`.
+    """
+
+    def __init__(self, source: Source, tree: ast.Module, sections: Iterable[Section] = ()) -> None:
         self.source = source
         self.tree = tree
         self.parents: dict[ast.AST, ast.AST] = {}
-        self.calls: list[ast.Call] = []
-        self.functions: list[Function] = []
-        self.classes: list[ast.ClassDef] = []
         self.star_imports: list[str] = []
         self.kept: dict[type, object] = {}
         """What analyses of this file alone remember, by their class; it goes when the file goes."""
+        self.revision = 0
+        """It grows when more of the file is parsed: what was worked out from all that was there holds no longer."""
+        self._unread: dict[str, list[Section]] = {}
+        for section in sections:
+            self._unread.setdefault(section.name, []).append(section)
+        self._is_broken = False
+        self._parts: list[_Part] = []
+        self._calls: list[ast.Call] = []
+        self._functions: list[Function] = []
+        self._classes: list[ast.ClassDef] = []
         self._bindings: dict[ast.AST, dict[str, list[ast.AST]]] = {tree: {}}
         self._import_targets: dict[tuple[ast.AST, str], str] = {}
         self._declared: dict[ast.AST, dict[str, ast.AST]] = {}
         self._scopes: dict[ast.AST, ast.AST] = {}
-        self._walk()
+        self._spots: tuple[int, dict[Spot, ast.AST]] = (0, {})
+        self._walk(tree)
+
+    # -- what is parsed ----------------------------------------------------------------------------------------
+
+    @property
+    def nodes(self) -> Iterable[ast.AST]:
+        """All nodes but the tree, parents first."""
+        self.read_all()
+        return self.parents
+
+    @property
+    def calls(self) -> list[ast.Call]:
+        """All calls, in the order of the text."""
+        self.read_all()
+        return self._calls
+
+    @property
+    def functions(self) -> list[Function]:
+        """All functions and methods, in the order of the text."""
+        self.read_all()
+        return self._functions
+
+    @property
+    def classes(self) -> list[ast.ClassDef]:
+        """All classes, in the order of the text."""
+        self.read_all()
+        return self._classes
+
+    @property
+    def size(self) -> int:
+        """The characters that are parsed."""
+        return len(self.source.text) - sum(section.end - section.start for section in self._sections())
+
+    def read_all(self) -> bool:
+        """Parse what was not parsed so far. False if something in the file is no Python."""
+        if not self._unread:
+            return not self._is_broken
+        self._insert(self._parsed([*self._sections()]))
+        self._unread = {}
+        for known in (self.parents, self._import_targets, self._declared, self._scopes, self._bindings):
+            known.clear()
+        for listed in (self._parts, self._calls, self._functions, self._classes, self.star_imports):
+            listed.clear()
+        self._bindings[self.tree] = {}
+        self._walk(self.tree)
+        return not self._is_broken
+
+    def uses(self, name: str) -> list[ast.Name | ast.Attribute]:
+        """The places that read a variable or attribute of this (last) name, in the order of the text."""
+        self._read([section for section in self._sections() if section.mentions(self.source.text, name)])
+        return [node for node in self.named(name) if isinstance(node.ctx, ast.Load)]
+
+    def named(self, name: str) -> list[ast.Name | ast.Attribute]:
+        """The variables and attributes of this (last) name that are read or bound in what is parsed."""
+        return [node for part in self._parts for node in part.named(self.parents).get(name, ())]
+
+    def calls_of(self, *names: str) -> Iterator[ast.Call]:
+        """The calls of what has one of these (last) names."""
+        for name in names:
+            for use in self.uses(name):
+                call = self.parents.get(use)
+                if isinstance(call, ast.Call) and call.func is use:
+                    yield call
+
+    def calls_within(self, function: ast.AST) -> Iterator[ast.Call]:
+        """The calls that a function makes itself, or a file; those in its lambdas too, those of inner functions not."""
+        if function is self.tree:
+            self.read_all()
+        stack = [*reversed(_children(function))]
+        while stack:
+            node = stack.pop()
+            if isinstance(node, ast.Call):
+                yield node
+            if not isinstance(node, _FUNCTIONS):
+                stack += reversed(_children(node))
+
+    def classes_mentioning(self, name: str) -> list[ast.ClassDef]:
+        """The classes parsed once those that mention a name are; all, where the file has another name for it."""
+        if re.search(rf"\b{name} +as\b", self.source.text):
+            return self.classes
+        self._read([section for section in self._sections() if section.mentions(self.source.text, name)])
+        return [*self._classes]
 
     # -- structure ---------------------------------------------------------------------------------------------
 
@@ -103,6 +201,8 @@ class Module:
 
     def at(self, spot: Spot) -> ast.AST:
         """The function, lambda, class or call that stands at a spot; the file at that of its tree. Raises KeyError."""
+        if self._unread:
+            self._read([section for section in self._sections() if section.holds(spot[0])])
         return self._at[spot]
 
     # -- names -------------------------------------------------------------------------------------------------
@@ -120,6 +220,8 @@ class Module:
 
     def bindings(self, scope: ast.AST, name: str) -> list[ast.AST]:
         """The nodes that bind `name` in `scope`: Name stores, arguments, definitions, import aliases, handlers."""
+        if scope is self.tree and name in self._unread:
+            self._read(self._unread[name])
         return self._bindings.get(scope, {}).get(name, [])
 
     def lookup(self, name: str, at: ast.AST) -> tuple[Scope, list[ast.AST]] | None:
@@ -160,7 +262,7 @@ class Module:
 
     def imports(self, *roots: str) -> bool:
         """Whether the file imports one of these top-level packages, or something of it."""
-        return any(target.partition(".")[0] in roots for target in self._import_targets.values())
+        return any(dotted.partition(".")[0] in roots for dotted in imported_names(self.source.text))
 
     def bound_as(self, dotted: str, at: ast.AST) -> str | None:
         """How the user can write `dotted` at `at` with the bindings there are: `F.softmax`, `th.log`, `softmax`."""
@@ -208,10 +310,14 @@ class Module:
             return None
         return value if isinstance(value, ast.Attribute | ast.Name) else None
 
-    @cached_property
+    @property
     def _at(self) -> dict[Spot, ast.AST]:
-        callables = (node for node in self._bindings if not isinstance(node, _COMPREHENSIONS))
-        return {spot(node): node for node in (*callables, *self.calls)}
+        revision, known = self._spots
+        if revision != self.revision:
+            callables = (node for node in self._bindings if not isinstance(node, _COMPREHENSIONS))
+            known = {spot(node): node for node in (*callables, *self._calls)}
+            self._spots = self.revision, known
+        return known
 
     @cached_property
     def _imported(self) -> list[tuple[str, str]]:
@@ -226,10 +332,47 @@ class Module:
             elif dotted.startswith(f"{target}."):
                 yield f"{name}{dotted[len(target) :]}"
 
-    def _walk(self) -> None:
-        """Go over all nodes, parents first, in the order of the text."""
+    def _read(self, sections: list[Section]) -> None:
+        """Parse some sections."""
+        for node in self._insert(self._parsed(sections)) if sections else ():
+            self.parents[node] = self.tree
+            self._walk(node)
+        for section in sections:
+            left = [other for other in self._unread.pop(section.name, ()) if other not in sections]
+            if left:
+                self._unread[section.name] = left
+            self._bindings[self.tree].get(section.name, []).sort(key=lambda node: getattr(node, "lineno", 0))
+
+    def _sections(self) -> Iterator[Section]:
+        """What is not parsed yet, in the order of the text."""
+        return iter(sorted((s for named in self._unread.values() for s in named), key=lambda s: s.start))
+
+    def _parsed(self, sections: list[Section]) -> list[ast.stmt]:
+        """The trees of sections. Where they are no Python by themselves, those that the whole text gives there."""
+        text = self.source.text
+        try:
+            found = [node for section in sections for node in ast.parse(section.alone(text)).body]
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            found = []
+        if [getattr(node, "name", "") for node in found] == [section.name for section in sections]:
+            return found
+        try:
+            whole = parse_whole(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            self._is_broken = True
+            return []
+        return [node for node in whole.body if any(section.holds(node.lineno) for section in sections)]
+
+    def _insert(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """Put statements where they stand in the tree."""
+        self.tree.body = sorted([*self.tree.body, *statements], key=lambda node: node.lineno)
+        return statements
+
+    def _walk(self, root: ast.AST) -> None:
+        """Go over a node, or the whole tree, and all below, parents first, in the order of the text."""
         parents = self.parents
-        stack: list[tuple[ast.AST, ast.AST]] = [(self.tree, self.tree)]
+        part = _Part(getattr(root, "lineno", 0), len(parents) - (root is not self.tree))
+        stack: list[tuple[ast.AST, ast.AST]] = [(root, self.tree)]
         while stack:
             node, scope = stack.pop()
             kind = type(node)
@@ -244,11 +387,14 @@ class Module:
                 parents[child] = node
             found.reverse()
             stack += found
+        part.end = len(parents)
+        insort(self._parts, part, key=lambda part: part.line)
+        self.revision += 1
 
     def _record(self, node: ast.AST, scope: ast.AST) -> None:
         match node:
             case ast.Call():
-                self.calls.append(node)
+                self._calls.append(node)
             case ast.Name():
                 self._scopes[node] = scope
                 if not isinstance(node.ctx, ast.Load):
@@ -256,10 +402,10 @@ class Module:
             case ast.arg():
                 self._bind(scope, node.arg, node)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                self.functions.append(node)
+                self._functions.append(node)
                 self._bind(scope, node.name, node)
             case ast.ClassDef():
-                self.classes.append(node)
+                self._classes.append(node)
                 self._bind(scope, node.name, node)
             case ast.Import() | ast.ImportFrom():
                 self._record_import(node, scope)
@@ -302,15 +448,49 @@ class Module:
             self._bind(scope, local, alias)
 
 
+class _Part:
+    """What was parsed together: the nodes of `parents` from `first` to `end`."""
+
+    def __init__(self, line: int, first: int) -> None:
+        self.line = line
+        self.first = first
+        self.end = first
+        self._named: dict[str, list[ast.Name | ast.Attribute]] | None = None
+
+    def named(self, parents: dict[ast.AST, ast.AST]) -> dict[str, list[ast.Name | ast.Attribute]]:
+        """The variables and attributes by their last names."""
+        if self._named is None:
+            found = self._named = {}
+            for node in islice(parents, self.first, self.end):
+                if isinstance(node, ast.Name | ast.Attribute):
+                    found.setdefault(node.id if isinstance(node, ast.Name) else node.attr, []).append(node)
+        return self._named
+
+
 def parse(source: Source) -> Module:
     """The tree of `source`. Raises SyntaxError, with its line, where no Python of any version reads it."""
+    return Module(source, parse_whole(source.text))
+
+
+def parse_in_sections(source: Source) -> Module:
+    """The same tree, but definitions are parsed when they are asked for: an error in one shows no sooner."""
+    text = source.text
+    if sections := divide(text):
+        try:
+            return Module(source, ast.parse(without(text, sections)), sections)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            pass  # the text was not understood
+    return parse(source)
+
+
+def parse_whole(text: str) -> ast.Module:
+    """The tree of a text. Raises SyntaxError."""
     try:
-        tree = ast.parse(source.text)
+        return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         from amplint.lower import parse_with_libcst
 
-        tree = parse_with_libcst(source.text)
-    return Module(source, tree)
+        return parse_with_libcst(text)
 
 
 def spot(node: ast.AST) -> Spot:

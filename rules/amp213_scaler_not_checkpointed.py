@@ -377,26 +377,27 @@ def _mentions_scaler(module: Module, call: ast.Call, saved: list[ast.expr]) -> b
 
 def _scaler_at(context: Context, module: Module, at: ast.AST) -> ast.expr | None:
     """A GradScaler that code at this place can name: an attribute of `self`, a local, a parameter, a global."""
-    used = (node for node in _named_at(module, context.project.uses(module), at) if _is_scaler(context, module, node))
+    used = (node for node in _named_at(module, at) if _is_scaler(context, module, node))
     return next(used, None) or next(_never_used_here(context, module, at), None)
 
 
-def _named_at(module: Module, reads: dict[str, list[ast.expr]], at: ast.AST) -> Iterator[ast.expr]:
+def _named_at(module: Module, at: ast.AST) -> Iterator[ast.expr]:
     """The reads, somewhere in the file, of things with a scaler's name that are the same things at this place."""
     function = module.function(at)
     cls = module.class_of(function) if function is not None else None
-    for name, uses in reads.items():
-        if "scaler" not in name.lower():
+    for use in module.nodes:
+        if not isinstance(use, ast.Name | ast.Attribute) or not isinstance(use.ctx, ast.Load):
             continue
-        for use in uses:
-            if isinstance(use, ast.Attribute) and ast.unparse(use.value) == "self":
-                owner = module.function(use)
-                if cls is not None and owner is not None and module.class_of(owner) is cls:
-                    yield use
-            elif isinstance(use, ast.Name):
-                seen_there, seen_here = module.lookup(use.id, use), module.lookup(use.id, at)
-                if seen_there and seen_here and seen_there[0] is seen_here[0]:
-                    yield use
+        if "scaler" not in last_name(use).lower():
+            continue
+        if isinstance(use, ast.Attribute) and ast.unparse(use.value) == "self":
+            owner = module.function(use)
+            if cls is not None and owner is not None and module.class_of(owner) is cls:
+                yield use
+        elif isinstance(use, ast.Name):
+            seen_there, seen_here = module.lookup(use.id, use), module.lookup(use.id, at)
+            if seen_there and seen_here and seen_there[0] is seen_here[0]:
+                yield use
 
 
 def _never_used_here(context: Context, module: Module, at: ast.AST) -> Iterator[ast.expr]:
@@ -424,8 +425,8 @@ def _is_given_scaler(context: Context, module: Module, function: Function | None
 def _attributes(context: Context, module: Module, cls: ast.ClassDef) -> Iterator[str]:
     """The attributes with a scaler's name that a class inherits, if a GradScaler is what they are."""
     for base in context.project.mro(Definition(module, cls))[1:]:
-        for (owner, name), targets in context.project.self_targets(base.module).items():
-            if owner is base.node and "scaler" in name and any(_is_made(base.module, target) for target in targets):
+        for name, targets in context.project.self_targets(base).items():
+            if "scaler" in name and any(_is_made(base.module, target) for target in targets):
                 yield name
 
 

@@ -382,7 +382,7 @@ class _Use:
 
 def _disabled(context: Context) -> Iterator[Block]:
     """The blocks and functions under autocast(enabled=False)."""
-    for node in context.module.parents:
+    for node in context.module.nodes:
         if isinstance(node, ast.With | ast.AsyncWith):
             switches = [item.context_expr for item in node.items]
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

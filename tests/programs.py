@@ -46,7 +46,7 @@ def judge(rule: Rule, files: Mapping[str, str], options: Options | None = None) 
     analyses = Analyses(project, options or Options())
     findings: list[Finding] = []
     for path in sources:
-        module = project.module(path)
+        module = project.whole(path)
         assert module is not None, f"{path.name} does not parse"
         findings += rule.check(Context(module, analyses))
     return sorted(findings, key=lambda finding: finding.sort_key)

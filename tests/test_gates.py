@@ -28,7 +28,7 @@ def ungated(contents: Mapping[Path, bytes], rules: list[Rule]) -> Found:
     analyses = Analyses(project, Plan(frozenset()).options)
     found: Found = set()
     for path in contents:
-        if module := project.module(path):
+        if module := project.whole(path):
             context = Context(module, analyses)
             found |= {(f.code, f.path.name, f.start.line) for rule in rules for f in rule.check(context)}
     return found

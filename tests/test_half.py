@@ -32,7 +32,7 @@ def dtypes(text: str, wanted: str) -> set[Dtype]:
     """The dtypes of an expression in all known ways to reach it."""
     source = Source(ROOT / MAIN, textwrap.dedent(text))
     project = Project([source.path], {source.path: source}.__getitem__)
-    context = Context(project.module(source.path) or module(""), Analyses(project, Options()))
+    context = Context(project.whole(source.path) or module(""), Analyses(project, Options()))
     (value,) = context.values.of(context.module, expression(context.module, wanted))
     *reached, outside = context.values.seen(value)
     return {dtype for seen in reached or [outside] for dtype in seen.dtypes}

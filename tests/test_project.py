@@ -25,7 +25,7 @@ def project(**files: str) -> Project:
 
 
 def module(linked: Project, name: str = "main") -> Module:
-    found = linked.module(ROOT / f"{name}.py")
+    found = linked.whole(ROOT / f"{name}.py")
     assert found is not None
     return found
 

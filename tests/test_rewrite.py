@@ -20,7 +20,7 @@ def rewritten(body: str) -> str | None:
     text = "import torch\ndef f(self, x, y):\n" + textwrap.indent(textwrap.dedent(body), "    ")
     source = Source(ROOT / "main.py", text)
     project = Project({source.path: source}, lambda path: source)
-    module = project.module(source.path)
+    module = project.whole(source.path)
     assert module is not None
     calls = {node.func.id: node for node in module.calls if isinstance(node.func, ast.Name)}
     rewrite = Rewrite(Context(module, Analyses(project, Options())), calls["outer"])

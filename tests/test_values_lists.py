@@ -18,7 +18,7 @@ def returned(body: str) -> set[str]:
     """The operations that `f(x, flag)` may return."""
     source = Source(ROOT / "main.py", f"{HEAD}{body}\nout = f(torch.rand(2, 3), True)\n")
     project = Project({source.path: source}, lambda path: source)
-    module = project.module(source.path)
+    module = project.whole(source.path)
     assert module is not None
     context = Context(module, Analyses(project, Options()))
     last = module.tree.body[-1]

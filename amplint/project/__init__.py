@@ -20,7 +20,7 @@ from amplint.project.definitions import Callee, CallSite, Definition, default_of
 from amplint.project.files import Files
 from amplint.project.questions import Asked, Question, Questions, Recording
 from amplint.source import Source, UnreadableSourceError
-from amplint.tree import Module, parse
+from amplint.tree import Module, parse_in_sections
 
 __all__ = ["Asked", "CallSite", "Callee", "Definition", "Project", "Question", "default_of", "parameters"]
 
@@ -28,6 +28,9 @@ T = TypeVar("T")
 
 _KEPT_TREES = 12_000_000
 """Characters of the parsed files held: some 400 MB. With fewer, large projects are parsed over and over."""
+
+_TEXT = 30
+"""Characters of text that take as much memory as one that is parsed."""
 
 _ANSWER = 40
 """Characters of a parsed file that take about as much memory as a remembered answer."""
@@ -77,6 +80,11 @@ class Project:
             self._recent[path] = module
             self._recent.move_to_end(path)
         return module
+
+    def whole(self, path: Path) -> Module | None:
+        """The file with all its definitions parsed; None if it cannot be read, or one of them cannot be parsed."""
+        module = self.module(path)
+        return module if module is not None and module.read_all() else None
 
     def files_of(self, dotted: str, importer: Path) -> tuple[Path, ...]:
         """The file that `import dotted` in `importer` loads (leading dots are relative); several if unsure which."""
@@ -188,12 +196,12 @@ class Project:
 
         True if so: analyses made over this project must be trimmed.
         """
-        held = sum(len(module.source.text) for module in self._recent.values())
+        held = sum(map(_weight, self._recent.values()))
         if held + _ANSWER * (answers + len(self._questions)) <= _KEPT_TREES:
             return False
         while held > _LEFT_TREES:
             _, module = self._recent.popitem(last=False)
-            held -= len(module.source.text)
+            held -= _weight(module)
         self._questions.clear()
         return True
 
@@ -260,13 +268,9 @@ class Project:
         key = ("attribute", cls.node, name)
         return self.remember(key, lambda: classes.attribute(self, cls, name), ())
 
-    def self_targets(self, module: Module) -> dict[tuple[ast.AST, str], list[ast.Attribute]]:
-        """The targets `self.name` of a file, by class and name."""
-        return self.remember(("self targets", module.tree), lambda: classes.self_targets(module), {})
-
-    def uses(self, module: Module) -> dict[str, list[ast.expr]]:
-        """The places of a file that read a name or attribute, by its last name."""
-        return self.remember(("uses", module.tree), lambda: calls.uses(module), {})
+    def self_targets(self, cls: Definition) -> dict[str, list[ast.Attribute]]:
+        """The targets `self.name` in the methods of a class, by name."""
+        return self.remember(("self targets", cls.node), lambda: classes.self_targets(cls), {})
 
     def types(self, module: Module, expression: ast.expr) -> tuple[Definition, ...]:
         """The classes of this project that `expression` may be an instance of; empty: unknown."""
@@ -317,7 +321,7 @@ class Project:
 
     def _parse(self, path: Path) -> Module | None:
         try:
-            module = parse(self._read(path))
+            module = parse_in_sections(self._read(path))
         except (OSError, UnreadableSourceError, SyntaxError, ValueError):
             self._unreadable.add(path)
             return None
@@ -347,3 +351,8 @@ class Project:
 
     def _mentioning(self, word: str) -> tuple[Path, ...]:
         return tuple(path for path in self._paths if word in self._text(path))
+
+
+def _weight(module: Module) -> int:
+    """The memory of a file, in characters that are parsed; its text is kept besides."""
+    return module.size + len(module.source.text) // _TEXT

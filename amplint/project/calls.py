@@ -228,9 +228,8 @@ def _callers(project: Project, function: Definition) -> tuple[CallSite, ...]:
         module = project.module(path)
         if module is None:
             continue
-        for used in (node for name in names for node in project.uses(module).get(name, ())):
-            call = module.parent(used)
-            if isinstance(call, ast.Call) and call.func is used and _enters(project, module, call, function):
+        for call in module.calls_of(*names):
+            if _enters(project, module, call, function):
                 found[call] = CallSite(module, call)
     return tuple(found.values())
 
@@ -275,22 +274,13 @@ def _holders_of(project: Project, name: str, *, call: bool) -> set[str]:
     held: set[str] = set()
     for path in paths:
         module = project.module(path)
-        for node in project.uses(module).get(name, ()) if module else ():
+        for node in tuple(module.uses(name)) if module else ():
             assert module is not None
             parent = module.parent(node)
             called = isinstance(parent, ast.Call) and parent.func is node
             if called is call:
                 held.update(_holders(project, module, parent if call else node))  # type: ignore[arg-type]
     return held
-
-
-def uses(module: Module) -> dict[str, list[ast.expr]]:
-    """The places that read a name or attribute, by its (last) name."""
-    found: dict[str, list[ast.expr]] = {}
-    for node in module.parents:
-        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
-            found.setdefault(_last_name(node), []).append(node)
-    return found
 
 
 def _holders(project: Project, module: Module, expression: ast.AST) -> Iterator[str]:

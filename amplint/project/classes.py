@@ -84,24 +84,23 @@ def attribute(project: Project, cls: Definition, name: str) -> tuple[Definition,
     found: list[Definition] = []
     for ancestor in project.mro(cls):
         module = ancestor.module
-        found += [Definition(module, target) for target in project.self_targets(module).get((ancestor.node, name), ())]
+        found += [Definition(module, target) for target in project.self_targets(ancestor).get(name, ())]
         found += [Definition(module, b) for b in module.bindings(ancestor.node, name) if isinstance(b, ast.Name)]
     return tuple(found)
 
 
-def self_targets(module: Module) -> dict[tuple[ast.AST, str], list[ast.Attribute]]:
-    """The targets `self.name` in the methods of each class, by class and name."""
-    found: dict[tuple[ast.AST, str], list[ast.Attribute]] = {}
-    for function in module.functions:
-        cls = module.class_of(function)
-        receiver = _receiver(function)
-        if cls is None or receiver is None:
+def self_targets(cls: Definition) -> dict[str, list[ast.Attribute]]:
+    """The targets `self.name` in the methods of a class, by name."""
+    found: dict[str, list[ast.Attribute]] = {}
+    for method in ast.walk(cls.node):
+        if not isinstance(method, _FUNCTIONS) or cls.module.class_of(method) is not cls.node:
             continue
-        for node in ast.walk(function):
+        receiver = _receiver(method)
+        for node in ast.walk(method):
             if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store):
                 continue
             if isinstance(node.value, ast.Name) and node.value.id == receiver:
-                found.setdefault((cls, node.attr), []).append(node)
+                found.setdefault(node.attr, []).append(node)
     return found
 
 
@@ -331,7 +330,7 @@ def _subclasses(project: Project, cls: Definition) -> tuple[Definition, ...]:
         return ()
     for path in paths:
         module = project.module(path)
-        for node in module.classes if module else ():
+        for node in module.classes_mentioning(cls.node.name) if module else ():
             derived = Definition(module, node)  # type: ignore[arg-type]
             if cls in bases(project, derived):
                 found += [derived, *project.subclasses(derived)]

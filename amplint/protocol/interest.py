@@ -107,7 +107,7 @@ class Interests:
             ):
                 self._mark(module, call, interest)
         self._collect_names(module, interest)
-        for node in module.parents:
+        for node in module.nodes:
             if isinstance(node, ast.NamedExpr):
                 interest.naming.update((node, *module.ancestors(node)))
 
@@ -134,7 +134,7 @@ class Interests:
                 for inner in ast.walk(node):
                     if isinstance(inner, ast.If) and has_jump(inner):
                         interest.tells(inner.test)
-        assignments = [node for node in module.parents if isinstance(node, ast.Assign) and _is_telling(node.value)]
+        assignments = [node for node in module.nodes if isinstance(node, ast.Assign) and _is_telling(node.value)]
         for _ in range(3):
             self._collect_arguments(module, interest)
             for node in assignments:
@@ -287,7 +287,7 @@ def _is_telling(value: ast.expr) -> bool:
 
 def _direct_events(project: Project, module: Module) -> list[ast.AST]:
     found: list[ast.AST] = [call for call in module.calls if _looks_like_event(project, module, call)]
-    for node in module.parents:
+    for node in module.nodes:
         if isinstance(node, ast.Attribute) and node.attr == "grad" and not _is_function(module, node):
             found.append(node)
     return found

@@ -26,7 +26,7 @@ def feasible(site: Site, node: ast.AST) -> bool:
 
 def _tests_dtypes(module: Module) -> bool:
     """Whether anything in the file is decided by the dtype of a tensor."""
-    return any(_is_dtype_test(node) for node in module.parents)
+    return any(_is_dtype_test(node) for node in module.nodes)
 
 
 def _is_dtype_test(node: ast.AST) -> bool:

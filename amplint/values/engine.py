@@ -342,7 +342,7 @@ class Values:
         """All nodes of one kind in a file, in the order of the walk."""
         if module not in self._nodes:
             by_kind = self._nodes[module] = {}
-            for node in module.parents:
+            for node in module.nodes:
                 by_kind.setdefault(type(node), []).append(node)
         return self._nodes[module].get(kind, [])
 

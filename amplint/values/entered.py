@@ -54,7 +54,7 @@ def by_function(module: Module) -> dict[ast.AST, Entered]:
             context = call.args[0] if call.args else call.func.value
             entries.setdefault(_function(module, call), []).append(Entry(call, context, ast.unparse(call.func.value)))
     ends: dict[ast.AST, list[tuple[str, order.Place]]] = {}
-    for node in module.parents if entries else ():
+    for node in module.nodes if entries else ():
         for holder in _ended(node):
             ends.setdefault(_function(module, node), []).append((ast.unparse(holder), order.end(node)))
     return {

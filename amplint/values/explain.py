@@ -32,7 +32,7 @@ def _expressions(module: Module, line: int) -> Iterator[ast.expr]:
     """Outermost first, in source order; plain names, constants and the functions called left out."""
     found = [
         node
-        for node in module.parents
+        for node in module.nodes
         if isinstance(node, ast.Call | ast.BinOp | ast.UnaryOp | ast.Subscript | ast.Attribute | ast.Name)
         and node.lineno == line
         and not isinstance(getattr(node, "ctx", None), ast.Store)

@@ -146,8 +146,8 @@ class Frames:
             yield from ((site.module, site.call) for site in project.callers(context))
         elif isinstance(context.node, ast.ClassDef):
             for module in project.modules(project.files_calling(context.node.name)):
-                for call in module.calls:
-                    if last_name(call.func) == context.node.name and context in project.resolve(module, call.func):
+                for call in module.calls_of(context.node.name):
+                    if context in project.resolve(module, call.func):
                         yield module, call
 
     def _parts(self, places: list[Where]) -> Iterator[tuple[Module, ast.AST]]:
@@ -219,7 +219,7 @@ class Frames:
     def _called(self, frame: Frame) -> Iterator[Frame]:
         """The frames that the calls of a function open."""
         function: ast.AST = frame.function or frame.module.tree
-        calls = self._calls(frame.module).get(function, ())
+        calls = self._calls(frame.module, function)
         if self._is_alone(frame):
             switched = self._switching().get(frame.module.source.path)
             at = where(frame.module, function)
@@ -231,16 +231,13 @@ class Frames:
                 key = ("opened", frame, call)
                 yield from self.engine.remember(key, lambda c=call: opened(site, c), tuple)  # type: ignore[misc]
 
-    def _calls(self, module: Module) -> dict[ast.AST, list[ast.Call]]:
-        """The calls of a file by the function they stand in."""
-        return self.engine.remember(("calls", module.tree), lambda: self._group_calls(module), dict)
-
-    def _group_calls(self, module: Module) -> dict[ast.AST, list[ast.Call]]:
-        grouped: dict[ast.AST, list[ast.Call]] = {}
-        for call in module.calls:
-            function = self.engine.base(module, call).function
-            grouped.setdefault(function or module.tree, []).append(call)
-        return grouped
+    def _calls(self, module: Module, function: ast.AST) -> list[ast.Call]:
+        """The calls of a function, or of a file."""
+        return [
+            c
+            for c in module.calls_within(function)
+            if (self.engine.base(module, c).function or module.tree) is function
+        ]
 
     def _is_half(self, frame: Frame) -> bool:
         """Whether a frame runs in a float16 region or is handed something in float16."""

@@ -89,7 +89,7 @@ def _is_tensor_variable(project: Project, module: Module, name: str, scope: ast.
             return True
         if value is not None and _makes_a_tensor(module, _uncast(value)):
             return True
-    uses = (use for use in project.uses(module).get(name, ()) if isinstance(use, ast.Name))
+    uses = (use for use in module.uses(name) if isinstance(use, ast.Name))
     return any(_is_used_as_tensor(module, use) for use in uses if (module.lookup(name, use) or (None,))[0] is scope)
 
 

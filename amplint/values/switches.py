@@ -52,7 +52,7 @@ class Switching:
 
 def switching(module: Module) -> Switching:
     """What a file does with half precision that it switches on; nothing where it does not."""
-    switches = {node for node in module.parents if _is_switch(node) and not _is_asked_or_off(module, node)}
+    switches = {node for node in module.nodes if _is_switch(node) and not _is_asked_or_off(module, node)}
     return _Spread(module, switches).found() if switches else Switching()
 
 
@@ -71,7 +71,7 @@ class _Spread:
     def found(self) -> Switching:
         functions: dict[ast.AST, None] = {self.module.tree: None}
         returning: dict[ast.AST, None] = {}
-        for node in self.module.parents:
+        for node in self.module.nodes:
             if isinstance(node, ast.Return) and (self._is_within(node) or self._is_switched(node)):
                 returning[self._function(node)] = None
             if node in self.around or self._is_tainted_itself(node):
@@ -104,11 +104,11 @@ class _Spread:
         return any(inner in self.switches for inner in ast.walk(node))
 
     def _spread(self) -> None:
-        assignments = [pair for node in self.module.parents for pair in _assigned(node)]
+        assignments = [pair for node in self.module.nodes for pair in _assigned(node)]
         calls = [c for c in self.module.calls if isinstance(c.func, ast.Attribute) and c.func.attr in _TAKING]
         entering = [c for c in self.module.calls if isinstance(c.func, ast.Attribute) and c.func.attr in ENTERING]
         setting = [call for call in self.module.calls if _last_name(call) in SETTERS]
-        blocks = [node for node in self.module.parents if isinstance(node, ast.With | ast.AsyncWith)]
+        blocks = [node for node in self.module.nodes if isinstance(node, ast.With | ast.AsyncWith)]
         for _ in range(_MAX_ROUNDS):
             known = len(self.names), len(self.around)
             self.around.update(b for b in blocks if any(self._may_be_autocast(item.context_expr) for item in b.items))

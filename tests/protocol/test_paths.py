@@ -40,7 +40,7 @@ def walked(source: str, name: str = "main", **files: str) -> tuple[Protocol, Mod
     texts = {ROOT / f"{file}.py": textwrap.dedent(text) for file, text in {"main": source, **files}.items()}
     sources = {path: Source(path, text) for path, text in texts.items()}
     project = Project(sources, sources.__getitem__)
-    module = project.module(ROOT / f"{name}.py")
+    module = project.whole(ROOT / f"{name}.py")
     assert module is not None
     return Protocol(project, Options()), module
 

@@ -26,7 +26,7 @@ class Program:
         self.main = self.module("main")
 
     def module(self, name: str) -> Module:
-        module = self.project.module(ROOT / f"{name}.py")
+        module = self.project.whole(ROOT / f"{name}.py")
         assert module is not None
         return module
 
@@ -35,7 +35,7 @@ class Program:
         module = self.module(name)
         found = [
             node
-            for node in module.parents
+            for node in module.nodes
             if isinstance(node, ast.expr)
             and not isinstance(getattr(node, "ctx", None), ast.Store)
             and module.source.segment(node) == text
