@@ -63,7 +63,5 @@ def calls_in_project(context: Context, name: str) -> Iterator[tuple[Module, ast.
     """The calls in the project of what has this last name."""
     for path in context.project.files_calling(name):
         module = context.project.module(path)
-        for call in module.calls if module is not None else ():
-            func = call.func
-            if name == (func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")):
-                yield module, call  # type: ignore[misc]
+        for call in module.calls_of(name) if module is not None else ():
+            yield module, call  # type: ignore[misc]

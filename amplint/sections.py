@@ -31,10 +31,6 @@ class Section:
         """Whether a line (1-based) belongs to it."""
         return self.lines_before < line <= self.lines_before + self.lines
 
-    def mentions(self, text: str, word: str) -> bool:
-        """Whether its part of the text holds a word."""
-        return text.find(word, self.start, self.end) >= 0
-
     def alone(self, text: str) -> str:
         """Its part of the text, on the lines where it stands."""
         return "\n" * self.lines_before + text[self.start : self.end]

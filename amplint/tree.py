@@ -118,22 +118,21 @@ class Module:
         self._walk(self.tree)
         return not self._is_broken
 
-    def uses(self, name: str) -> list[ast.Name | ast.Attribute]:
-        """The places that read a variable or attribute of this (last) name, in the order of the text."""
-        self._read([section for section in self._sections() if section.mentions(self.source.text, name)])
-        return [node for node in self.named(name) if isinstance(node.ctx, ast.Load)]
-
     def named(self, name: str) -> list[ast.Name | ast.Attribute]:
         """The variables and attributes of this (last) name that are read or bound in what is parsed."""
         return [node for part in self._parts for node in part.named(self.parents).get(name, ())]
 
-    def calls_of(self, *names: str) -> Iterator[ast.Call]:
+    def calls_of(self, *names: str) -> list[ast.Call]:
         """The calls of what has one of these (last) names."""
-        for name in names:
-            for use in self.uses(name):
-                call = self.parents.get(use)
-                if isinstance(call, ast.Call) and call.func is use:
-                    yield call
+        self._read_where(rf"(?<!def )\b(?:{'|'.join(names)}) ?\(")
+        found = ((node, self.parents.get(node)) for name in names for node in self.named(name))
+        return [call for func, call in found if isinstance(call, ast.Call) and call.func is func]
+
+    def handed_on(self, name: str) -> list[ast.Name | ast.Attribute]:
+        """The places that read what has this (last) name, but do not call it."""
+        self._read_where(rf"\b{name}\b(?! ?\()")
+        found = (node for node in self.named(name) if isinstance(node.ctx, ast.Load))
+        return [node for node in found if getattr(self.parents.get(node), "func", None) is not node]
 
     def calls_within(self, function: ast.AST) -> Iterator[ast.Call]:
         """The calls that a function makes itself, or a file; those in its lambdas too, those of inner functions not."""
@@ -151,7 +150,7 @@ class Module:
         """The classes parsed once those that mention a name are; all, where the file has another name for it."""
         if re.search(rf"\b{name} +as\b", self.source.text):
             return self.classes
-        self._read([section for section in self._sections() if section.mentions(self.source.text, name)])
+        self._read_where(rf"\b{name}\b")
         return [*self._classes]
 
     # -- structure ---------------------------------------------------------------------------------------------
@@ -342,6 +341,12 @@ class Module:
             if left:
                 self._unread[section.name] = left
             self._bindings[self.tree].get(section.name, []).sort(key=lambda node: getattr(node, "lineno", 0))
+
+    def _read_where(self, pattern: str) -> None:
+        """Parse the sections whose text matches a pattern."""
+        if self._unread:
+            found, text = re.compile(pattern), self.source.text
+            self._read([section for section in self._sections() if found.search(text, section.start, section.end)])
 
     def _sections(self) -> Iterator[Section]:
         """What is not parsed yet, in the order of the text."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -274,12 +274,11 @@ def _holders_of(project: Project, name: str, *, call: bool) -> set[str]:
     held: set[str] = set()
     for path in paths:
         module = project.module(path)
-        for node in tuple(module.uses(name)) if module else ():
-            assert module is not None
-            parent = module.parent(node)
-            called = isinstance(parent, ast.Call) and parent.func is node
-            if called is call:
-                held.update(_holders(project, module, parent if call else node))  # type: ignore[arg-type]
+        if module is None:
+            continue
+        found: Iterable[ast.expr] = module.calls_of(name) if call else module.handed_on(name)
+        for node in found:
+            held.update(_holders(project, module, node))
     return held
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from amplint import flow
@@ -11,6 +12,8 @@ from amplint.values import settings
 from amplint.values.dtype import Dtype
 from amplint.values.site import Site
 from amplint.values.value import Value
+
+_DTYPE_TEST = re.compile(r"\.dtype\s*(?:[=!]=|(?:in|not|is)\b)")
 
 
 def feasible(site: Site, node: ast.AST) -> bool:
@@ -25,8 +28,8 @@ def feasible(site: Site, node: ast.AST) -> bool:
 
 
 def _tests_dtypes(module: Module) -> bool:
-    """Whether anything in the file is decided by the dtype of a tensor."""
-    return any(_is_dtype_test(node) for node in module.nodes)
+    """Whether something in the file may be decided by the dtype of a tensor."""
+    return _DTYPE_TEST.search(module.source.text) is not None
 
 
 def _is_dtype_test(node: ast.AST) -> bool:

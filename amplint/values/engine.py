@@ -321,9 +321,11 @@ class Values:
     def _registrations(self, module: Module) -> tuple[ast.Call, ...]:
         """The calls of a file that register a buffer or a parameter."""
         key = ("registrations", module.tree)
-        names = ("register_buffer", "register_parameter")
-        found = (c for c in module.calls if _last_name(c.func) in names and len(c.args) >= 2)
-        return self.remember(key, lambda: tuple(found), tuple)
+        return self.remember(
+            key,
+            lambda: tuple(c for c in module.calls_of("register_buffer", "register_parameter") if len(c.args) >= 2),
+            tuple,
+        )
 
     def _callable(self, module: Module, node: ast.AST) -> ast.AST | None:
         """The function or lambda whose activation evaluates `node`."""

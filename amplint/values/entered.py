@@ -49,8 +49,8 @@ class Entered:
 def by_function(module: Module) -> dict[ast.AST, Entered]:
     """What calls enter in each function of a file (or the file itself); only those with such a call."""
     entries: dict[ast.AST, list[Entry]] = {}
-    for call in module.calls:
-        if isinstance(call.func, ast.Attribute) and call.func.attr in ENTERING:
+    for call in module.calls_of(*ENTERING):
+        if isinstance(call.func, ast.Attribute):
             context = call.args[0] if call.args else call.func.value
             entries.setdefault(_function(module, call), []).append(Entry(call, context, ast.unparse(call.func.value)))
     ends: dict[ast.AST, list[tuple[str, order.Place]]] = {}

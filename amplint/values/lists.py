@@ -136,12 +136,15 @@ def grown_attribute(site: Site, node: ast.Attribute, instance: Value, held: Valu
 
 def _additions(site: Site, module: Module) -> tuple[tuple[ast.expr, ast.Call], ...]:
     """(container, call) of each call of a file that may add a layer to a container, in their order."""
-    found = (
+    return site.engine.remember(("additions", module.tree), lambda: tuple(_find_additions(module)), tuple)
+
+
+def _find_additions(module: Module) -> Iterator[tuple[ast.expr, ast.Call]]:
+    return (
         (call.func.value, call)
-        for call in sorted(module.calls, key=lambda call: (call.lineno, call.col_offset))
-        if isinstance(call.func, ast.Attribute) and call.func.attr in _GROWING and call.args
+        for call in sorted(module.calls_of(*_GROWING), key=lambda call: (call.lineno, call.col_offset))
+        if isinstance(call.func, ast.Attribute) and call.args
     )
-    return site.engine.remember(("additions", module.tree), lambda: tuple(found), tuple)
 
 
 def _layer(site: Site, call: ast.Call, use: ast.AST) -> tuple[Argument, ...]:

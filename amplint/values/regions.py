@@ -252,7 +252,7 @@ class Regions:
                     continue
                 if _is_for_saving(module, call) or isinstance(module.parent(call), _OF_TENSORS):
                     continue
-                if spelled.is_tensor(project, module, func.value):
+                if spelled.is_tensor(module, func.value):
                     continue
                 if not self.engine.renew():
                     return

@@ -28,13 +28,13 @@ _CALLING = frozenset({"apply", "forward", "__call__"})
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def is_tensor(project: Project, module: Module, expression: ast.expr) -> bool:
+def is_tensor(module: Module, expression: ast.expr) -> bool:
     """Whether an expression is what only tensors are, by what makes it or by what else is done with the variable."""
     expression = _uncast(expression)
     if not isinstance(expression, ast.Name):
         return _makes_a_tensor(module, expression)
     found = module.lookup(expression.id, expression)
-    return found is not None and _is_tensor_variable(project, module, expression.id, *found)
+    return found is not None and _is_tensor_variable(module, expression.id, *found)
 
 
 def may_enter(project: Project, module: Module, call: ast.Call) -> bool:
@@ -51,7 +51,7 @@ def may_enter(project: Project, module: Module, call: ast.Call) -> bool:
     if not project.defines(func.attr) or _is_keywords(module, func.value):
         return False
     is_method = func.attr in _TELLING or torch_ops.by_method(func.attr) is not None
-    return not (is_method and is_tensor(project, module, func.value))
+    return not (is_method and is_tensor(module, func.value))
 
 
 def _is_keywords(module: Module, expression: ast.expr) -> bool:
@@ -82,14 +82,14 @@ def _makes_a_tensor(module: Module, expression: ast.expr) -> bool:
     return False
 
 
-def _is_tensor_variable(project: Project, module: Module, name: str, scope: ast.AST, bound: list[ast.AST]) -> bool:
+def _is_tensor_variable(module: Module, name: str, scope: ast.AST, bound: list[ast.AST]) -> bool:
     for node in bound:
         value = bound_value(module, node)
         if isinstance(node, ast.arg) and _is_tensor_parameter(module, scope, node):
             return True
         if value is not None and _makes_a_tensor(module, _uncast(value)):
             return True
-    uses = (use for use in module.uses(name) if isinstance(use, ast.Name))
+    uses = (use for use in module.named(name) if isinstance(use, ast.Name))
     return any(_is_used_as_tensor(module, use) for use in uses if (module.lookup(name, use) or (None,))[0] is scope)
 
 
