@@ -25,8 +25,8 @@ from typing import Any
 from amplint import __version__, index
 from amplint.diagnostic import Judgement
 from amplint.own_rules import AnalysisIncomplete
+from amplint.project.asked import Question
 from amplint.project.files import Files, is_among
-from amplint.project.questions import Question
 from amplint.relevance import facts
 from amplint.stored import decode, encode
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amplint.project.questions import Question
+from amplint.project.asked import Question
 from amplint.rule import Finding, Position
 from amplint.source import Source
 

@@ -19,7 +19,7 @@ from amplint.budget import OutOfTimeError, limited
 from amplint.context import Analyses, Context, Options
 from amplint.diagnostic import Judgement, place, unplaced
 from amplint.own_rules import AnalysisIncomplete, OwnRule, UnreadableFile
-from amplint.project.questions import Question
+from amplint.project.asked import Question
 from amplint.registry import all_rules
 from amplint.relevance import Relevance, speaks_of_torch
 from amplint.rule import Finding, Position, Rule
@@ -123,7 +123,7 @@ class Linter:
         with analyses.project.recording() as recording:
             checked = self._judge(path, analyses, rules)
         if self.records:
-            self._asked += analyses.project.listed(recording.asked)
+            self._asked += recording.asked.questions()
         return checked
 
     def _judge(self, path: Path, analyses: Analyses, rules: list[Rule]) -> Checked:

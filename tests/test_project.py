@@ -333,6 +333,6 @@ def test_answers_tell_what_they_rest_on_also_when_remembered() -> None:
     for _ in range(2):
         with linked.recording() as recording:
             assert callees(linked, main, "f()") == ["other.f"]
-        asked = linked.listed(recording.asked)
+        asked = recording.asked.questions()
         assert ("module", str(ROOT / "other.py")) in asked
         assert any(question[0] == "files_of" and question[1] == "other" for question in asked)

@@ -16,13 +16,14 @@ from weakref import WeakValueDictionary
 
 from amplint import index
 from amplint.project import calls, classes, names
+from amplint.project.asked import NOTHING, Asked, Question, Recording
 from amplint.project.definitions import Callee, CallSite, Definition, default_of, parameters
 from amplint.project.files import Files
-from amplint.project.questions import Asked, Question, Questions, Recording
+from amplint.project.questions import Questions
 from amplint.source import Source, UnreadableSourceError
 from amplint.tree import Module, parse_in_sections
 
-__all__ = ["Asked", "CallSite", "Callee", "Definition", "Project", "Question", "default_of", "parameters"]
+__all__ = ["NOTHING", "Asked", "CallSite", "Callee", "Definition", "Project", "Question", "default_of", "parameters"]
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ _LEFT_TREES = 3_000_000
 """Characters of those asked for last, which stay when the others are let go: the next file may well need them."""
 
 _TEXTS_KEPT = 300_000_000
-"""Characters of text held; the files beyond are read again for each question."""
+"""Bytes of text held; the files beyond are read again for each question."""
 _HOPS = 3
 """How many calls back a parameter is followed to the arguments it is given."""
 
@@ -52,7 +53,7 @@ class Project:
         self._files = Files(files)
         self._read = read
         self._questions = Questions()
-        self._texts: dict[Path, str] = {}
+        self._texts: dict[Path, bytes] = {}
         self._room = _TEXTS_KEPT
         self._imported: dict[tuple[str, Path], tuple[Path, ...]] = {}
         self._importing: dict[Path, set[Path]] | None = None
@@ -141,7 +142,7 @@ class Project:
     def mentions(self, path: Path, word: str) -> bool:
         """Whether the text of one file holds `word`."""
         self._questions.note("module", str(path))
-        return word in self._text(path)
+        return word.encode() in self._encoded(path)
 
     def answer(self, question: Question) -> tuple[str, ...]:
         """The answer to a recorded question as paths. A file is its own answer: it is compared, not asked."""
@@ -213,14 +214,6 @@ class Project:
     def recording(self) -> AbstractContextManager[Recording]:
         """Records the primitive questions that answers within the block rest on."""
         return self._questions.recording()
-
-    def kept(self, asked: Asked) -> Asked:
-        """A recorded set of questions, as the one object that stands for all equal ones."""
-        return self._questions.kept(asked)
-
-    def listed(self, asked: Asked) -> list[Question]:
-        """The primitive questions, with their arguments, of a recorded set."""
-        return self._questions.listed(asked)
 
     def rest_on(self, asked: Asked) -> None:
         """An answer remembered elsewhere is used: what it rests on belongs to the current recording too."""
@@ -329,16 +322,20 @@ class Project:
         return module
 
     def _text(self, path: Path) -> str:
-        text = self._texts.get(path)
-        if text is None:
+        return self._encoded(path).decode("utf-8", "surrogatepass")
+
+    def _encoded(self, path: Path) -> bytes:
+        """The text in UTF-8: with one wide character, it would take up to four times the memory as a str."""
+        data = self._texts.get(path)
+        if data is None:
             try:
-                text = self._read(path).text
+                data = self._read(path).text.encode("utf-8", "surrogatepass")
             except (OSError, UnreadableSourceError):
-                text = ""
+                data = b""
             if self._room > 0:
-                self._room -= len(text)
-                self._texts[path] = text
-        return text
+                self._room -= len(data)
+                self._texts[path] = data
+        return data
 
     def _by_name(self, question: str) -> dict[str, list[Path]]:
         """The files of which a question about a name holds, by the name, for all names at once."""
@@ -350,7 +347,8 @@ class Project:
         return self._named[question]
 
     def _mentioning(self, word: str) -> tuple[Path, ...]:
-        return tuple(path for path in self._paths if word in self._text(path))
+        sought = word.encode()
+        return tuple(path for path in self._paths if sought in self._encoded(path))
 
 
 def _weight(module: Module) -> int:

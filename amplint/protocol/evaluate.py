@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import itertools
 
-from amplint.project import Asked, Definition, Project
+from amplint.project import NOTHING, Asked, Definition, Project
 from amplint.project.names import bound_value
 from amplint.protocol.facts import chosen, compared, negated, truth
 from amplint.protocol.state import Frame, State
@@ -50,7 +50,7 @@ class Evaluator:
         """What `expression` stands for wherever it is run: names with one assignment are followed."""
         if expression not in self._static:
             frame = Frame(module, module.function(expression) or module.tree, static=True)
-            self._static[expression] = _opaque(expression, State(), frame), 0
+            self._static[expression] = _opaque(expression, State(), frame), NOTHING
             with self.project.recording() as recording:
                 symbol = self.symbol(expression, State(), frame, _DEPTH // 2)
             self._static[expression] = symbol, recording.asked

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
 
-from amplint.project import Asked, Callee, Definition, Project
+from amplint.project import NOTHING, Asked, Callee, Definition, Project
 from amplint.protocol.liveness import Liveness
 from amplint.protocol.recognise import CHECKS, NAMES_OF_EVENTS, is_clip_name
 from amplint.protocol.roles import is_super, last_name, used_as_scaler
@@ -72,7 +72,7 @@ class Interests:
             self.project.rest_on(asked)
             return interest
         interest = Interest()
-        self._of[module] = interest, 0  # what looking the file over itself asks for
+        self._of[module] = interest, NOTHING  # what looking the file over itself asks for
         with self.project.recording() as recording, self.project.at_most(_HOPS):
             self._look_over(module, interest)
         self._of[module] = interest, recording.asked
@@ -86,7 +86,7 @@ class Interests:
         """Whether running a function may bring about an event: it, or one that it leads to, has one of its own."""
         key = function.node, not _is_constructor(function)
         if key in self._eventful:
-            self.project.rest_on(self._rests_on.get(key, 0))
+            self.project.rest_on(self._rests_on.get(key, NOTHING))
             return self._eventful[key]
         visited: set[_Question] = set()
         with self.project.recording() as recording, self.project.at_most(_HOPS):

@@ -70,7 +70,8 @@ class Memo:
 
     def forget(self, but: Collection[Hashable]) -> None:
         """Drop all answers but these. What is being answered goes on."""
-        self._answers = {key: answer for key, answer in self._answers.items() if key in but}
+        lasting = ((key, self._answers.get(key)) for key in but)
+        self._answers = {key: (answer[0], answer[1].alone()) for key, answer in lasting if answer is not None}
         self._provisional.clear()
         self._resting_on.clear()
 
@@ -95,7 +96,7 @@ class Memo:
             self._forget(depth)
             rests_on = self._rests_on if self._rests_on < depth else _NOTHING
             self._rests_on = min(around, rests_on)
-        self._answers[key] = result, self._project.kept(recording.asked)
+        self._answers[key] = result, recording.asked
         if rests_on is not _NOTHING:
             self._provisional[key] = rests_on
             self._resting_on[rests_on].append(key)
