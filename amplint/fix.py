@@ -188,8 +188,9 @@ def _by_place(mended: tuple[Finding, tuple[Edit, ...]]) -> tuple[int, int, tuple
 
 
 def _is_in(edit: Edit, taken: list[Edit]) -> bool:
+    """Whether the very same edit is taken. Two brackets opened at one place are two: each is closed elsewhere."""
     index = bisect_left(taken, edit)
-    return index < len(taken) and taken[index] == edit
+    return not edit.text.endswith("(") and index < len(taken) and taken[index] == edit
 
 
 def _touches(edit: Edit, taken: list[Edit]) -> bool:

@@ -130,6 +130,18 @@ def upcast(module: Module, node: ast.expr, call: str = ".float()") -> tuple[Edit
     return (Edit(start, start, "("), Edit(end, end, f"){call}"))
 
 
+def joined(edits: Iterable[Edit]) -> tuple[Edit, ...]:
+    """The edits, sorted, with the insertions at one place as one: where casts nest, the inner one's are given first."""
+    inserted: dict[int, str] = {}
+    replaced: set[Edit] = set()
+    for change in edits:
+        if change.start == change.end:
+            inserted[change.start] = inserted.get(change.start, "") + change.text
+        else:
+            replaced.add(change)
+    return tuple(sorted([*replaced, *(Edit(place, place, text) for place, text in inserted.items())]))
+
+
 def dtype_source(context: Context, node: ast.expr | None) -> str | None:
     """A short expression of the same dtype as `node`: itself if it is a name, or a float16 name within it."""
     if node is None:

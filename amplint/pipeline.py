@@ -127,9 +127,11 @@ class Linter:
         return checked
 
     def _judge(self, path: Path, analyses: Analyses, rules: list[Rule]) -> Checked:
-        """The findings of these rules, without those that speak of half precision alone where it does not reach. Of a
-        file that none is left for, no more is asked than whether it can be read."""
-        if any(rule.in_half for rule in rules) and not self._is_reached(path, analyses):
+        """The findings of these rules, without the range rules where half precision does not reach: if only they could
+        speak of the file, no more is asked than whether it can be read.
+
+        Half precision is followed through all files by the first that asks, so ahead of that file's own time."""
+        if not all(isinstance(rule, OwnRule) for rule in rules) and not self._is_reached(path, analyses):
             rules = [rule for rule in rules if not rule.in_half]
         with self._timed("tree"):
             source = self._source(path)

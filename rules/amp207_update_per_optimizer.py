@@ -211,6 +211,22 @@ class UpdatePerOptimizer(Rule):
                 if i % 100 == 0 and scaler.get_scale() < 1.0:
                     scaler.update(1.0)
         """,
+        """
+        import torch
+
+        def train(model, steps):
+            scaler = torch.amp.GradScaler("cuda")
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(steps):
+                optimizer.zero_grad()
+                model.run_backward(scaler.scale(model.loss()))
+                scaler.step(optimizer)
+                scaler.update()
+
+        def compare(one, other):
+            train(one, 3)
+            train(other, 3)
+        """,
     )
 
     def check(self, context: Context) -> Iterator[Finding]:
@@ -233,7 +249,11 @@ def _early_updates(path: Path) -> Iterator[Fault]:
     """Updates between two optimizers' steps; the causes are the later step and, where it is, its earlier unscale_."""
     since: dict[object, list[Event]] = {}  # the steps and unscalings of each scaler since its last update
     updated: dict[object, tuple[Event, list[Event]]] = {}
+    zeroed: dict[object, set[object]] = {}  # since then, by scaler: these gradients are scaled with the new scale
     for event in path.events:
+        if event.kind is Kind.ZERO:
+            for optimizers in zeroed.values():
+                optimizers.add(event.optimizer)
         if not scaling.is_scaling(event) or event.framework:
             continue
         scaler = event.scaler
@@ -242,10 +262,10 @@ def _early_updates(path: Path) -> Iterator[Fault]:
         elif event.kind is Kind.UPDATE:
             done = since.pop(scaler, [])
             if event.subject is None and any(e.kind is Kind.STEP for e in done):
-                updated[scaler] = (event, done)
+                updated[scaler], zeroed[scaler] = (event, done), set()
         elif event.kind in (Kind.STEP, Kind.UNSCALE) and event.optimizer is not None:
             since.setdefault(scaler, []).append(event)
-            if event.kind is Kind.STEP and scaler in updated:
+            if event.kind is Kind.STEP and scaler in updated and event.optimizer not in zeroed[scaler]:
                 update, done = updated[scaler]
                 own = [e for e in done if e.optimizer == event.optimizer]
                 if all(e.kind is Kind.UNSCALE for e in own):

@@ -628,7 +628,7 @@ class _Mending:
         if self.value.in_place or self.value.op in _STORES or None in tensors or not self._is_plain():
             return None
         use = uses.use(self.module, self.value.node)
-        edits = [e for node in tensors if node for e in half.upcast(self.module, node)]
+        edits = [e for node in dict.fromkeys(tensors) if node for e in half.upcast(self.module, node)]
         if use.role is not uses.Role.OTHER and self.lost.size < 0.5:
             edits += self._larger_eps()
         if not self.verdict.under_autocast:
@@ -636,7 +636,7 @@ class _Mending:
             edits += half.upcast(self.module, use.consumer, f".to({source}.dtype)" if source else ".half()")
         is_safe = self.verdict.under_autocast and use.role is uses.Role.OTHER
         message = "do this in float32" if is_safe else f"do this in float32, with an eps of at least {_KEPT}"
-        return Fix(message, Safety.SAFE if is_safe else Safety.UNSAFE, tuple(sorted(set(edits))))
+        return Fix(message, Safety.SAFE if is_safe else Safety.UNSAFE, half.joined(edits))
 
     def _is_plain(self) -> bool:
         """Whether the epsilon is a Python number (not a tensor of one)."""

@@ -2,8 +2,10 @@
 
     python tests/at_scale.py FOLDER ... [--limit FILES] [--seconds BOUND]
 
-For each file: amplint and `compile()` agree on what is a syntax error, every finding has a place in the file, the fixes
-(safe and unsafe) give a text that parses, a second run changes nothing, and no file takes longer than the bound.
+The files of a folder are linked with each other, and fixed (safely and unsafely) in the rounds of `amplint fix`, in
+memory alone. For each: what `compile()` reads, amplint reads, every finding has a place in the file, the fixes give a
+text that parses, a second run over the fixed files changes nothing, and no judgement takes longer than the bound.
+Following half precision through the project, which the first file to ask waits for, is timed apart.
 The exit status is 1 if anything of that fails; the last line says how many files, findings, fixes and seconds.
 """
 
@@ -11,21 +13,22 @@ from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from amplint.commands.common import Run
+from amplint.commands.fix import mend
+from amplint.config import Settings
 from amplint.discovery import Excludes, walk
-from amplint.fix import fix_source
-from amplint.pipeline import Linter, Plan, read_source
+from amplint.pipeline import Checked, Linter, Plan, read_bytes, read_source
 from amplint.registry import all_rules
-from amplint.rule import Finding
-from amplint.source import Source, UnreadableSourceError
-
-NOT_JUDGED = ("AMP000", "AMP001")
+from amplint.source import UnreadableSourceError
+from amplint.tree import parse
 
 
 @dataclass
@@ -35,74 +38,106 @@ class Tally:
     files: int = 0
     findings: int = 0
     fixes: int = 0
+    following: float = 0.0
+    """The longest time it took to follow half precision through a project."""
     slowest: float = 0.0
+    slowest_file: Path | None = None
     faults: list[str] = field(default_factory=list)
+
+    def blame(self, path: Path, fault: str) -> None:
+        """Note a fault once, and print it at once: a run may take long."""
+        line = f"{path}: {fault}"
+        if line not in self.faults:
+            self.faults.append(line)
+            print(line, flush=True)
+
+
+class Watched(Linter):
+    """A linter that times its judgements and looks at what they say. Seconds are of processor time."""
+
+    def __init__(
+        self, files: Callable[[], list[Path]], tally: Tally, bound: float, contents: dict[Path, bytes] | None = None
+    ) -> None:
+        super().__init__(files, Plan(frozenset(rule.code for rule in all_rules())), contents)
+        self.tally = tally
+        self.bound = bound
+        self.found: dict[Path, int] = {}
+        """How many findings each file had at first."""
+
+    def check(self, path: Path) -> Checked:
+        begun, followed = time.process_time(), self.seconds["regions"]
+        checked = super().check(path)
+        following = self.seconds["regions"] - followed
+        taken = time.process_time() - begun - following
+        self.tally.following = max(self.tally.following, following)
+        if taken > self.tally.slowest:
+            self.tally.slowest, self.tally.slowest_file = taken, path
+        if taken > self.bound:
+            self.tally.blame(path, f"took {taken:.1f} s")
+        for fault in self._faults(path, checked):
+            self.tally.blame(path, fault)
+        self.found.setdefault(path, len(checked.findings))
+        return checked
+
+    def _faults(self, path: Path, checked: Checked) -> Iterator[str]:
+        yield from checked.failures
+        lines = len(checked.source.line_starts) if checked.source else sys.maxsize
+        for finding in checked.findings:
+            if not 1 <= finding.start.line <= lines:
+                yield f"{finding.code} at line {finding.start.line}, which is not there"
 
 
 def try_folder(folder: Path, tally: Tally, limit: int, bound: float) -> None:
     """Try every file under an absolute folder, `limit` in all; installed packages only if they are named."""
     excludes = Excludes(("site-packages",), folder)
     files = [path for path in walk(folder, excludes, respect_gitignore=False) if path.suffix == ".py"]
-    plan = Plan(frozenset(rule.code for rule in all_rules()))
-    linter = Linter(lambda: files, plan)
-    for path in files:
-        if tally.files >= limit:
-            return
-        tally.files += 1
-        begun = time.process_time()
-        tally.faults += [f"{path}: {fault}" for fault in _faults(linter, path, tally)]
-        taken = time.process_time() - begun
-        tally.slowest = max(tally.slowest, taken)
-        if taken > bound:
-            tally.faults.append(f"{path}: took {taken:.1f} s")
+    tried = files[: limit - tally.files]
+    tally.files += len(tried)
+    for path in tried:
+        if not _reads(path) and _compiles(path):
+            tally.blame(path, "compile() reads it, amplint does not")
+    linter = Watched(lambda: files, tally, bound)
+    outcomes = mend(_run(tried, linter), unsafe=True)
+    tally.findings += sum(linter.found.values())
+    for outcome in outcomes:
+        tally.fixes += len(outcome.fixed)
+        if outcome.error:
+            tally.blame(outcome.path, outcome.error)
+        if outcome.change:
+            before, after = outcome.change
+            if not _parses(after.text) and _parses(before.text):
+                tally.blame(outcome.path, "the fixed file does not parse")
+    again = Watched(lambda: files, tally, bound, linter.contents)
+    for outcome in mend(_run(list(linter.contents), again), unsafe=True):
+        if outcome.change:
+            tally.blame(outcome.path, "a second run changes more")
 
 
-def _faults(linter: Linter, path: Path, tally: Tally) -> Iterator[str]:
-    checked = linter.check(path)
-    tally.findings += len(checked.findings)
-    yield from checked.failures
-    data = path.read_bytes()
-    codes = {finding.code for finding in checked.findings}
-    if checked.source is None or "AMP000" in codes:
-        if "AMP000" in codes and _compiles(path, data):
-            yield "compile() reads it, amplint does not"
-        return
-    for finding in checked.findings:
-        if not 1 <= finding.start.line <= len(checked.source.line_starts):
-            yield f"{finding.code} at line {finding.start.line}, which is not there"
-    if any(finding.fix for finding in checked.findings):
-        yield from _faults_of_fix(linter, path, checked.source, tally)
+def _run(files: list[Path], linter: Linter) -> Run:
+    return Run(Settings(), files, linter, standard_input=False, jobs=1)
 
 
-def _faults_of_fix(linter: Linter, path: Path, source: Source, tally: Tally) -> Iterator[str]:
-    def find(current: Source) -> tuple[Finding, ...]:
-        linter.replace(path, current.to_bytes(current.text))
-        return linter.check(path).findings
+def _reads(path: Path) -> bool:
+    """Whether amplint reads a file, be it one that no rule asks for."""
+    try:
+        parse(read_source(path, read_bytes(path)))
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError, UnreadableSourceError):
+        return False
+    return True
 
-    result = fix_source(source, find, unsafe=True)
-    tally.fixes += len(result.fixed)
-    if result.error:
-        yield result.error
-    elif not _parses(result.text) and _parses(source.text):
-        yield "the fixed file does not parse"
-    elif fix_source(result.source, find, unsafe=True).text != result.text:
-        yield "a second fix changes more"
-    linter.contents.pop(path, None)
+
+def _compiles(path: Path) -> bool:
+    try:
+        compile(read_bytes(path), str(path), "exec", dont_inherit=True)
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _parses(text: str) -> bool:
     try:
         ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
-
-
-def _compiles(path: Path, data: bytes) -> bool:
-    try:
-        text = read_source(path, data).text
-        compile(text, str(path), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, UnreadableSourceError):
         return False
     return True
 
@@ -120,14 +155,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--limit", type=int, default=sys.maxsize, help="how many files at most")
-    parser.add_argument("--seconds", type=float, default=30.0, help="the bound for one file, CPU")
+    parser.add_argument("--seconds", type=float, default=30.0, help="the bound for one judgement of a file, CPU")
     arguments = parser.parse_args()
+    gc.set_threshold(100_000, 50, 1_000)  # as `amplint fix` does
     begun = time.monotonic()
     tally = run(arguments.folders, arguments.limit, arguments.seconds)
-    print(*tally.faults, sep="\n")
     print(
         f"{tally.files} files, {tally.findings} findings, {tally.fixes} fixes, {len(tally.faults)} faults, "
-        f"slowest {tally.slowest:.1f} s, {time.monotonic() - begun:.0f} s"
+        f"slowest {tally.slowest:.1f} s ({tally.slowest_file}), following {tally.following:.1f} s, "
+        f"{time.monotonic() - begun:.0f} s"
     )
     return 1 if tally.faults else 0
 

@@ -50,6 +50,17 @@ def test_the_diff_is_one_that_patch_applies(folder: Path) -> None:
     assert (folder / "train.py").read_bytes() == FIXED.replace("\n", "\r\n").rstrip().encode()
 
 
+def test_brackets_that_two_fixes_open_at_one_place_are_both_opened(folder: Path) -> None:
+    (folder / "train.py").write_text(
+        "import torch\n\n\ndef run(layer: torch.nn.Linear, z):\n"
+        "    with torch.autocast('cuda', dtype=torch.float16):\n"
+        "        h = layer(z)\n        return torch.linalg.svdvals(h * h + 1e-8)\n"
+    )
+    result = fix("--apply", "--unsafe-fixes")
+    assert "Fixed 2 findings in 1 file" in result.stderr
+    assert "svdvals(((h * h).float() + 1e-8).float())" in (folder / "train.py").read_text()
+
+
 def test_applied(folder: Path) -> None:
     script = folder / "train.py"
     script.write_text(FAULTY)

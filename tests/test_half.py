@@ -10,11 +10,12 @@ import pytest
 from amplint import half, uses
 from amplint.context import Analyses, Context, Options
 from amplint.project import Project
+from amplint.registry import all_rules
 from amplint.source import Source
 from amplint.tree import Module, parse
 from amplint.uses import Role
 from amplint.values import Dtype
-from tests.programs import MAIN, ROOT
+from tests.programs import MAIN, ROOT, fixed
 
 HALF, FULL = {Dtype.FLOAT16}, {Dtype.FLOAT32}
 
@@ -179,3 +180,17 @@ def test_a_branch_by_dtype_is_taken() -> None:
             return y + 0
     """
     assert dtypes(program, "y + 0") == FULL
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"),
+    [
+        ("h * g + 1e-8", "((h * g).float() + 1e-4).to(h.dtype)"),
+        ("1e-8 + h", "(1e-4 + h.float()).to(h.dtype)"),
+        ("1e-8 + h * g", "(1e-4 + (h * g).float()).to(h.dtype)"),
+    ],
+)
+def test_a_cast_of_an_operand_and_one_of_the_whole_may_begin_or_end_together(total: str, expected: str) -> None:
+    rule = next(rule for rule in all_rules() if rule.code == "AMP301")
+    program = "import torch\n\n\ndef f(z, w):\n    h, g = z.half(), w.half()\n    total = {}\n    return h / total\n"
+    assert fixed(rule, {MAIN: program.format(total)}) == program.format(expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from amplint.context import Context
 from amplint.pipeline import Linter, Plan
 from amplint.registry import all_rules
 from amplint.rule import Finding, Rule
+from amplint.tree import Module
+from amplint.values.frames import Frames
+from amplint.values.switches import Switching
 
 FAULTY = "import torch\n\n\ndef loss(x):\n    return torch.log(torch.exp(x).sum(-1))\n"
 
@@ -124,6 +128,23 @@ def test_a_rule_without_end_is_stopped(tmp_path: Path, monkeypatch: pytest.Monke
     found = judge.check(path).findings
     assert [finding.code for finding in found] == ["AMP001", "AMP104"]
     assert found[0].message == "stopped after 0.3 s, without AMP105"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such timer")
+def test_following_the_project_does_not_count_as_the_time_of_the_file_that_asks_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(frames: Frames) -> dict[Module, Switching]:
+        end = time.process_time() + 0.6
+        while time.process_time() < end:
+            pass
+        return follow(frames)
+
+    follow = Frames._find_switching
+    monkeypatch.setattr(Frames, "_find_switching", slowly)
+    halved = f"{FAULTY}\n\nwith torch.autocast('cuda'):\n    y = 1 / (loss(x) + 1e-8)\n"
+    judge, (path,) = linter(tmp_path, "AMP104", "AMP301", seconds=0.3, main=halved)
+    assert codes(judge, path) == ["AMP104"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such timer")

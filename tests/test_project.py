@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from amplint.budget import OutOfTimeError
 from amplint.project import Definition, Project
 from amplint.source import Source
 from amplint.tree import Module
@@ -325,6 +326,28 @@ def test_nothing_is_parsed_that_is_not_asked_for() -> None:
     assert read == [ROOT / "main.py"]
     assert linked.module(ROOT / "bad.py") is None
     assert linked.module(ROOT / "absent.py") is None
+
+
+def test_an_index_whose_making_was_interrupted_is_made_anew() -> None:
+    sources = {
+        ROOT / name: Source(ROOT / name, text)
+        for name, text in {"a.py": "import main\nmain.f()\n", "b.py": "import main\nmain.f()\n", "main.py": ""}.items()
+    }
+    interrupted: list[Path] = []
+
+    def reader(path: Path) -> Source:
+        if path.stem == "b" and len(interrupted) < 2:
+            interrupted.append(path)
+            raise OutOfTimeError
+        return sources[path]
+
+    linked = Project(sources, reader)
+    with pytest.raises(OutOfTimeError):
+        linked.files_calling("f")
+    with pytest.raises(OutOfTimeError):
+        linked.files_importing(ROOT / "main.py")
+    assert linked.files_calling("f") == (ROOT / "a.py", ROOT / "b.py")
+    assert linked.files_importing(ROOT / "main.py") == {ROOT / "a.py", ROOT / "b.py"}
 
 
 def test_answers_tell_what_they_rest_on_also_when_remembered() -> None:

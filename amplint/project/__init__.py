@@ -132,10 +132,11 @@ class Project:
         """The files that seem to import a file, or the package that it stands in."""
         self._questions.note("files_importing", str(path))
         if self._importing is None:
-            self._importing = {}
+            importing: dict[Path, set[Path]] = {}
             for importer in self._paths:
                 for loaded in self._files.imports(self._text(importer), importer):
-                    self._importing.setdefault(loaded, set()).add(importer)
+                    importing.setdefault(loaded, set()).add(importer)
+            self._importing = importing  # only now: a file's time may run out before
         known = self._importing
         return frozenset(known.get(path, set()) | known.get(path.parent / "__init__.py", set()))
 
@@ -340,10 +341,11 @@ class Project:
     def _by_name(self, question: str) -> dict[str, list[Path]]:
         """The files of which a question about a name holds, by the name, for all names at once."""
         if question not in self._named:
-            found = self._named[question] = {}
+            found: dict[str, list[Path]] = {}
             for path in self._paths:
                 for name in dict.fromkeys(index.NAMES[question](self._text(path))):
                     found.setdefault(name, []).append(path)
+            self._named[question] = found  # only now: a file's time may run out before
         return self._named[question]
 
     def _mentioning(self, word: str) -> tuple[Path, ...]:

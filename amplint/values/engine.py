@@ -343,9 +343,10 @@ class Values:
     def nodes(self, module: Module, kind: type[ast.AST]) -> list[ast.AST]:
         """All nodes of one kind in a file, in the order of the walk."""
         if module not in self._nodes:
-            by_kind = self._nodes[module] = {}
+            by_kind: dict[type[ast.AST], list[ast.AST]] = {}
             for node in module.nodes:
                 by_kind.setdefault(type(node), []).append(node)
+            self._nodes[module] = by_kind  # only now: a file's time may run out before
         return self._nodes[module].get(kind, [])
 
     def _operation(self, module: Module, node: ast.expr) -> Alternatives:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+
 import pytest
 
+from amplint.budget import OutOfTimeError
 from tests.values.programs import Program
 
 HEAD = """
@@ -378,3 +382,16 @@ def test_a_framework_that_is_judged_itself(file: str, ops: set[str]) -> None:
         **{file: "class Fabric:\n    def setup(self, module, *optimizers):\n        return wrap(module)\n"},
     )
     assert program.ops("net(x)") == ops
+
+
+def test_nodes_that_an_interruption_left_uncounted_are_found_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(dict[ast.AST, ast.AST]):
+        def __iter__(self) -> Iterator[ast.AST]:
+            raise OutOfTimeError
+
+    program = Program("y = x + 1\n")
+    monkeypatch.setattr(program.main, "parents", Interrupted())
+    with pytest.raises(OutOfTimeError):
+        program.values.nodes(program.main, ast.BinOp)
+    monkeypatch.undo()
+    assert len(program.values.nodes(program.main, ast.BinOp)) == 1
