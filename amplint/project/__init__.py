@@ -30,7 +30,7 @@ T = TypeVar("T")
 _KEPT_TREES = 12_000_000
 """Characters of the parsed files held: some 400 MB. With fewer, large projects are parsed over and over."""
 
-_TEXT = 30
+_TEXT = 12
 """Characters of text that take as much memory as one that is parsed."""
 
 _ANSWER = 40
@@ -204,6 +204,7 @@ class Project:
         while held > _LEFT_TREES:
             _, module = self._recent.popitem(last=False)
             held -= _weight(module)
+            module.kept.clear()  # what refers back to the file would hold it
         self._questions.clear()
         return True
 

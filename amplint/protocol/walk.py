@@ -37,13 +37,17 @@ class Walk:
         self.interests = interests
         self.evaluator = evaluator
         self.recogniser = Recogniser(project, evaluator)
-        self.effects_of = Effects(self)
         self.paths: list[Path] = []
         self.entered: set[Module] = set()
         self._seen: set[tuple[object, ...]] = set()
         self._trials: list[tuple[Failures, dict[object, State]]] = []
         """The `try` statements being run: where their bodies may fail, and the states that an exception was left in."""
         self._work = 0
+
+    @property
+    def effects_of(self) -> Effects:
+        """What expressions bring about. Made anew: kept, it would hold this walk, and all trees that it has seen."""
+        return Effects(self)
 
     def run(self, entry: Definition, receiver: Definition | None) -> None:
         """Walk a function (as a method of `receiver`, once that is constructed) or a whole module.

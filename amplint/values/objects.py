@@ -11,7 +11,7 @@ from amplint.project import Definition, default_of, parameters
 from amplint.tree import Module
 from amplint.values import calls, expressions, lists, options
 from amplint.values.dtype import Dtype, by_torch_name
-from amplint.values.site import Given, Site, known, merged, without_none
+from amplint.values.site import MAX_ALTERNATIVES, Given, Site, known, merged, without_none
 from amplint.values.value import Alternatives, Argument, Frame, Value
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -85,9 +85,11 @@ def _from_callers(site: Site, function: ast.AST, node: ast.arg) -> Alternatives:
     engine, hops = site.engine, site.frame.hops
     if hops == 0:
         return ()
-    project = engine.project
+    project, definition = engine.project, Definition(site.module, function)
+    if len(project.calling_files(definition)) > MAX_ALTERNATIVES:
+        return ()
     found: list[Value] = []
-    for caller in project.callers(Definition(site.module, function)):
+    for caller in project.callers(definition):
         outer = site.at(caller.module, engine.base(caller.module, caller.call, hops - 1))
         for callee in project.callees(caller.module, caller.call):
             if callee.function is not function:
