@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from bisect import insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from itertools import islice
 from typing import TypeAlias
@@ -59,7 +59,9 @@ class Module:
         self.revision = 0
         """It grows when more of the file is parsed: what was worked out from all that was there holds no longer."""
         self._unread: dict[str, list[Section]] = {}
+        self._left = 0
         for section in sections:
+            self._left += section.end - section.start
             self._unread.setdefault(section.name, []).append(section)
         self._is_broken = False
         self._parts: list[_Part] = []
@@ -102,14 +104,14 @@ class Module:
     @property
     def size(self) -> int:
         """The characters that are parsed."""
-        return len(self.source.text) - sum(section.end - section.start for section in self._sections())
+        return len(self.source.text) - self._left
 
     def read_all(self) -> bool:
         """Parse what was not parsed so far. False if something in the file is no Python."""
         if not self._unread:
             return not self._is_broken
         self._insert(self._parsed([*self._sections()]))
-        self._unread = {}
+        self._unread, self._left = {}, 0
         for known in (self.parents, self._import_targets, self._declared, self._scopes, self._bindings):
             known.clear()
         for listed in (self._parts, self._calls, self._functions, self._classes, self.star_imports):
@@ -124,13 +126,14 @@ class Module:
 
     def calls_of(self, *names: str) -> list[ast.Call]:
         """The calls of what has one of these (last) names."""
-        self._read_where(rf"(?<!def )\b(?:{'|'.join(names)}) ?\(")
+        for name in names:
+            self._read_where(name, _is_called)
         found = ((node, self.parents.get(node)) for name in names for node in self.named(name))
         return [call for func, call in found if isinstance(call, ast.Call) and call.func is func]
 
     def handed_on(self, name: str) -> list[ast.Name | ast.Attribute]:
         """The places that read what has this (last) name, but do not call it."""
-        self._read_where(rf"\b{name}\b(?! ?\()")
+        self._read_where(name, _is_handed_on)
         found = (node for node in self.named(name) if isinstance(node.ctx, ast.Load))
         return [node for node in found if getattr(self.parents.get(node), "func", None) is not node]
 
@@ -150,7 +153,7 @@ class Module:
         """The classes parsed once those that mention a name are; all, where the file has another name for it."""
         if re.search(rf"\b{name} +as\b", self.source.text):
             return self.classes
-        self._read_where(rf"\b{name}\b")
+        self._read_where(name, lambda text, start, end: True)
         return [*self._classes]
 
     # -- structure ---------------------------------------------------------------------------------------------
@@ -337,16 +340,22 @@ class Module:
             self.parents[node] = self.tree
             self._walk(node)
         for section in sections:
+            self._left -= section.end - section.start
             left = [other for other in self._unread.pop(section.name, ()) if other not in sections]
             if left:
                 self._unread[section.name] = left
             self._bindings[self.tree].get(section.name, []).sort(key=lambda node: getattr(node, "lineno", 0))
 
-    def _read_where(self, pattern: str) -> None:
-        """Parse the sections whose text matches a pattern."""
-        if self._unread:
-            found, text = re.compile(pattern), self.source.text
-            self._read([section for section in self._sections() if found.search(text, section.start, section.end)])
+    def _read_where(self, word: str, stands: Callable[[str, int, int], bool]) -> None:
+        """Parse the sections in which a word stands so; the test is given the text, and where the word is in it."""
+        text, found = self.source.text, []
+        for section in self._sections() if self._unread and word in text else ():
+            at = text.find(word, section.start, section.end)
+            while at >= 0 and not stands(text, at, at + len(word)):
+                at = text.find(word, at + 1, section.end)
+            if at >= 0:
+                found.append(section)
+        self._read(found)
 
     def _sections(self) -> Iterator[Section]:
         """What is not parsed yet, in the order of the text."""
@@ -451,6 +460,16 @@ class Module:
                 target = alias.name if alias.asname else local
             self._import_targets[alias, local] = target
             self._bind(scope, local, alias)
+
+
+def _is_called(text: str, start: int, end: int) -> bool:
+    """Whether the name at a place of the text may be called there."""
+    return text.startswith(("(", " ("), end) and not text.endswith("def ", 0, start)
+
+
+def _is_handed_on(text: str, start: int, end: int) -> bool:
+    """Whether the name at a place of the text may stand there without being called."""
+    return not text.startswith(("(", " ("), end)
 
 
 class _Part:

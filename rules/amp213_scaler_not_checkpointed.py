@@ -425,9 +425,8 @@ def _is_given_scaler(context: Context, module: Module, function: Function | None
 def _attributes(context: Context, module: Module, cls: ast.ClassDef) -> Iterator[str]:
     """The attributes with a scaler's name that a class inherits, if a GradScaler is what they are."""
     for base in context.project.mro(Definition(module, cls))[1:]:
-        for name, targets in context.project.self_targets(base).items():
-            if "scaler" in name and any(_is_made(base.module, target) for target in targets):
-                yield name
+        targets = (target for target in context.project.self_targets(base) if "scaler" in target.attr)
+        yield from dict.fromkeys(target.attr for target in targets if _is_made(base.module, target))
 
 
 def _is_made(module: Module, target: ast.expr) -> bool:

@@ -7,6 +7,7 @@ that a cache can record them (`recording`) and later ask whether they would stil
 from __future__ import annotations
 
 import ast
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -63,6 +64,7 @@ class Project:
         self._recent: OrderedDict[Path, Module] = OrderedDict()
         self.hops = _HOPS
         self._paths = sorted(self._files.paths.values())
+        self._folders = {path: os.path.dirname(path) for path in self._paths}
 
     @property
     def paths(self) -> list[Path]:
@@ -114,6 +116,11 @@ class Project:
         """The files that seem to switch half precision on."""
         self._questions.note("files_switching", "half")
         return tuple(self._by_name("files_switching").get("half", ()))
+
+    def are_siblings(self, path: Path, other: Path) -> bool:
+        """Whether two files stand in one folder."""
+        folders = self._folders
+        return folders.get(path) == folders.get(other)
 
     def files_using(self, word: str) -> tuple[Path, ...]:
         """The files whose text, docstrings apart, holds `word`."""
@@ -263,9 +270,9 @@ class Project:
         key = ("attribute", cls.node, name)
         return self.remember(key, lambda: classes.attribute(self, cls, name), ())
 
-    def self_targets(self, cls: Definition) -> dict[str, list[ast.Attribute]]:
-        """The targets `self.name` in the methods of a class, by name."""
-        return self.remember(("self targets", cls.node), lambda: classes.self_targets(cls), {})
+    def self_targets(self, cls: Definition) -> Iterator[ast.Attribute]:
+        """The targets `self.name` in the methods of a class."""
+        return classes.self_targets(cls, cls.module.nodes)
 
     def types(self, module: Module, expression: ast.expr) -> tuple[Definition, ...]:
         """The classes of this project that `expression` may be an instance of; empty: unknown."""

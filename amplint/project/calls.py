@@ -236,7 +236,7 @@ def _callers(project: Project, function: Definition) -> tuple[CallSite, ...]:
 
 def _is_near(project: Project, path: Path, here: Path) -> bool:
     """Whether a file that calls a function by name is likely to mean that of `here`, without importing it."""
-    return path.parent == here.parent and project.mentions(path, here.stem)
+    return project.are_siblings(path, here) and project.mentions(path, here.stem)
 
 
 def _enters(project: Project, module: Module, call: ast.Call, function: Definition) -> bool:

@@ -84,24 +84,18 @@ def attribute(project: Project, cls: Definition, name: str) -> tuple[Definition,
     found: list[Definition] = []
     for ancestor in project.mro(cls):
         module = ancestor.module
-        found += [Definition(module, target) for target in project.self_targets(ancestor).get(name, ())]
+        found += [Definition(module, target) for target in self_targets(ancestor, module.named(name))]
         found += [Definition(module, b) for b in module.bindings(ancestor.node, name) if isinstance(b, ast.Name)]
     return tuple(found)
 
 
-def self_targets(cls: Definition) -> dict[str, list[ast.Attribute]]:
-    """The targets `self.name` in the methods of a class, by name."""
-    found: dict[str, list[ast.Attribute]] = {}
-    for method in ast.walk(cls.node):
-        if not isinstance(method, _FUNCTIONS) or cls.module.class_of(method) is not cls.node:
-            continue
-        receiver = _receiver(method)
-        for node in ast.walk(method):
-            if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store):
-                continue
-            if isinstance(node.value, ast.Name) and node.value.id == receiver:
-                found.setdefault(node.attr, []).append(node)
-    return found
+def self_targets(cls: Definition, targets: Iterable[ast.AST]) -> Iterator[ast.Attribute]:
+    """Those nodes of a class's file that are targets `self.name` in its methods."""
+    for node in targets:
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+            methods = (a for a in cls.module.ancestors(node) if isinstance(a, _FUNCTIONS))
+            if any(cls.module.class_of(m) is cls.node and _receiver(m) == node.value.id for m in methods):
+                yield node
 
 
 def types(project: Project, module: Module, expression: ast.expr) -> tuple[Definition, ...]:
