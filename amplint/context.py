@@ -53,6 +53,13 @@ class Analyses:
             if values:
                 values.trim()
 
+    def abandon(self) -> None:
+        """The work was interrupted: what is half made must not be taken for made."""
+        self.project.abandon()
+        vars(self).pop("protocol", None)
+        if "values" in vars(self):
+            self.values.abandon()
+
     def limits(self, module: Module) -> tuple[tuple[ast.AST, str], ...]:
         """The functions of a file that the analyses gave up on when a rule asked for them, each with the reason."""
         return self.protocol.limits(module) if "protocol" in vars(self) else ()
@@ -78,6 +85,10 @@ class Context:
     @property
     def protocol(self) -> Protocol:
         return self._analyses.protocol
+
+    def abandon(self) -> None:
+        """The judgement was interrupted."""
+        self._analyses.abandon()
 
     @property
     def limits(self) -> tuple[tuple[ast.AST, str], ...]:

@@ -141,6 +141,7 @@ class Linter:
                         return Checked(source)
                     module = analyses.project.whole(path)
             except OutOfTimeError:
+                analyses.abandon()
                 return Checked(source, (_incomplete(path, f"not judged: not parsed in {self.plan.seconds:g} s"),))
         if module is None:
             return self._explain_unparsable(path, source)
@@ -252,6 +253,7 @@ class Linter:
                     done.append(rule)
                 findings += _given_up(context)
         except OutOfTimeError:
+            context.abandon()
             missing = ", ".join(rule.code for rule in rules if rule not in done)
             findings.append(_incomplete(path, f"stopped after {self.plan.seconds:g} s, without {missing}"))
         return findings, failures

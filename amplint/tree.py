@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, cached_property
 from itertools import islice
@@ -121,8 +120,8 @@ class Module:
         return not self._is_broken
 
     def named(self, name: str) -> list[ast.Name | ast.Attribute]:
-        """The variables and attributes of this (last) name that are read or bound in what is parsed."""
-        return [node for part in self._parts for node in part.named(self.parents).get(name, ())]
+        """The variables and attributes of this (last) name that are read or bound in what is parsed, as they stand."""
+        return sorted((node for part in self._parts for node in part.named(self.parents).get(name, ())), key=spot)
 
     def calls_of(self, *names: str) -> list[ast.Call]:
         """The calls of what has one of these (last) names."""
@@ -154,7 +153,7 @@ class Module:
         if re.search(rf"\b{name} +as\b", self.source.text):
             return self.classes
         self._read_where(name, lambda text, start, end: True)
-        return [*self._classes]
+        return sorted(self._classes, key=spot)
 
     # -- structure ---------------------------------------------------------------------------------------------
 
@@ -385,7 +384,7 @@ class Module:
     def _walk(self, root: ast.AST) -> None:
         """Go over a node, or the whole tree, and all below, parents first, in the order of the text."""
         parents = self.parents
-        part = _Part(getattr(root, "lineno", 0), len(parents) - (root is not self.tree))
+        part = _Part(len(parents) - (root is not self.tree))
         stack: list[tuple[ast.AST, ast.AST]] = [(root, self.tree)]
         while stack:
             node, scope = stack.pop()
@@ -402,7 +401,7 @@ class Module:
             found.reverse()
             stack += found
         part.end = len(parents)
-        insort(self._parts, part, key=lambda part: part.line)
+        self._parts.append(part)
         self.revision += 1
 
     def _record(self, node: ast.AST, scope: ast.AST) -> None:
@@ -475,8 +474,7 @@ def _is_handed_on(text: str, start: int, end: int) -> bool:
 class _Part:
     """What was parsed together: the nodes of `parents` from `first` to `end`."""
 
-    def __init__(self, line: int, first: int) -> None:
-        self.line = line
+    def __init__(self, first: int) -> None:
         self.first = first
         self.end = first
         self._named: dict[str, list[ast.Name | ast.Attribute]] | None = None

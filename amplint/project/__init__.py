@@ -28,8 +28,8 @@ __all__ = ["NOTHING", "Asked", "CallSite", "Callee", "Definition", "Project", "Q
 
 T = TypeVar("T")
 
-_KEPT_TREES = 12_000_000
-"""Characters of the parsed files held: some 400 MB. With fewer, large projects are parsed over and over."""
+_KEPT_TREES = 3_000_000
+"""Characters that are held parsed: some 130 MB. With fewer, large projects are parsed over and over."""
 
 _TEXT = 12
 """Characters of text that take as much memory as one that is parsed."""
@@ -37,7 +37,7 @@ _TEXT = 12
 _ANSWER = 40
 """Characters of a parsed file that take about as much memory as a remembered answer."""
 
-_LEFT_TREES = 3_000_000
+_LEFT_TREES = 2_000_000
 """Characters of those asked for last, which stay when the others are let go: the next file may well need them."""
 
 _TEXTS_KEPT = 300_000_000
@@ -199,6 +199,12 @@ class Project:
         self._named.clear()
         self._importing = None
         self._questions.clear()
+
+    def abandon(self) -> None:
+        """Forget all trees and answers: the work was interrupted, and some of them may be half made."""
+        self._modules.clear()
+        self._recent.clear()
+        self._questions = Questions()
 
     def trim(self, answers: int) -> bool:
         """Forget what was parsed, if that is much, together with so many answers that analyses remember.

@@ -288,6 +288,11 @@ class Values:
         """How many answers are held."""
         return len(self._memo)
 
+    def abandon(self) -> None:
+        """Forget what was being worked out when the work was interrupted, and all that is no answer for good."""
+        self._memo.abandon()
+        self.trim()
+
     def trim(self) -> None:
         """Forget what was worked out, but for what is done once for the whole project."""
         self._memo.forget(but=_LASTING)

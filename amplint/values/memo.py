@@ -75,6 +75,11 @@ class Memo:
         self._provisional.clear()
         self._resting_on.clear()
 
+    def abandon(self) -> None:
+        """Give up what is being answered: the work was interrupted."""
+        self._open.clear()
+        self._rests_on = _NOTHING
+
     def renew(self) -> bool:
         """The question being answered is many in one: what follows is its next part.
 
