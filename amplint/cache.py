@@ -16,7 +16,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 from amplint import __version__, index
 from amplint.diagnostic import Judgement
 from amplint.own_rules import AnalysisIncomplete
-from amplint.project.asked import Question
+from amplint.project.asked import Question, split
 from amplint.project.files import Files, is_among
 from amplint.relevance import facts
 from amplint.stored import decode, encode
@@ -35,7 +35,7 @@ WORTHWHILE = 20
 """How many files a run must have for the cache to be asked."""
 _MARKER = "CACHEDIR.TAG"
 _SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n# A cache of amplint. It can be removed at any time.\n"
-_FORMAT = 1
+_FORMAT = 2
 _GRAIN = 20_000_000
 """Nanoseconds within which two changes of a file can have the same time."""
 
@@ -102,7 +102,8 @@ class Cache:
         texts = {path: self._text(Path(path)) for path in changed & self._stamps.keys()}
         moved = {path for path in changed if (path in state.stamps) != (path in self._stamps)}
         is_stale = self._staleness(state, changed, moved, texts)
-        stale = {question for question in state.answers if is_stale(question)}
+        stale = {question for question in state.answers if question[0] != "stage" and is_stale(question)}
+        stale |= {q for q in state.answers if q[0] == "stage" and not stale.isdisjoint(_within(state, q))}
         for path in [p for p, asked in state.rests_on.items() if p in changed or not stale.isdisjoint(asked)]:
             del state.rests_on[path], state.judgements[path]
 
@@ -170,6 +171,7 @@ class Cache:
 
     def _save(self, state: _State) -> None:
         used = dict.fromkeys(question for asked in state.rests_on.values() for question in asked)
+        used |= dict.fromkeys(inner for q in list(used) if q[0] == "stage" for inner in _within(state, q))
         numbers = {question: number for number, question in enumerate(used)}
         paths = {path: number for number, path in enumerate(state.stamps)}
         data = {
@@ -189,6 +191,11 @@ class Cache:
     def _connections(self, state: _State) -> dict[str, str]:
         """What the connections of the files with torch are read off, for all of them."""
         return {path: state.facts.get(path) or _facts(self._text(Path(path))) for path in state.stamps}
+
+
+def _within(state: _State, stage: Question) -> Iterator[Question]:
+    """The questions that a stage rests on."""
+    return map(split, state.answers.get(stage, ()))
 
 
 def folder_of(root: Path, chosen: Path | None) -> Path | None:

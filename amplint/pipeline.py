@@ -19,7 +19,7 @@ from amplint.budget import OutOfTimeError, limited
 from amplint.context import Analyses, Context, Options
 from amplint.diagnostic import Judgement, place, unplaced
 from amplint.own_rules import AnalysisIncomplete, OwnRule, UnreadableFile
-from amplint.project.asked import Question
+from amplint.project.asked import Question, split
 from amplint.registry import all_rules
 from amplint.relevance import Relevance, speaks_of_torch
 from amplint.rule import Finding, Position, Rule
@@ -181,9 +181,12 @@ class Linter:
 
     def _answered(self) -> Iterator[tuple[Question, tuple[str, ...] | None]]:
         """The questions that the present judgement rests on, with the answers that were not told before."""
-        for question in self._asked:
-            new = question not in self._told
-            self._told.add(question)
+        told = self._told
+        stages = [q for q in self._asked if q[0] == "stage" and q not in told]
+        within = [split(text) for stage in stages for text in self._answer(stage)]
+        for question in dict.fromkeys((*self._asked, *within)):
+            new = question not in told
+            told.add(question)
             yield question, self._answer(question) if new else None
 
     def _answer(self, question: Question) -> tuple[str, ...]:

@@ -17,14 +17,25 @@ from weakref import WeakValueDictionary
 
 from amplint import index
 from amplint.project import calls, classes, names
-from amplint.project.asked import NOTHING, Asked, Question, Recording
+from amplint.project.asked import NOTHING, Asked, Question, Recording, joined
 from amplint.project.definitions import Callee, CallSite, Definition, default_of, parameters
 from amplint.project.files import Files
 from amplint.project.questions import Questions
 from amplint.source import Source, UnreadableSourceError
 from amplint.tree import Module, parse_in_sections
 
-__all__ = ["NOTHING", "Asked", "CallSite", "Callee", "Definition", "Project", "Question", "default_of", "parameters"]
+__all__ = [
+    "NOTHING",
+    "Asked",
+    "CallSite",
+    "Callee",
+    "Definition",
+    "Project",
+    "Question",
+    "Recording",
+    "default_of",
+    "parameters",
+]
 
 T = TypeVar("T")
 
@@ -60,6 +71,7 @@ class Project:
         self._importing: dict[Path, set[Path]] | None = None
         self._named: dict[str, dict[str, list[Path]]] = {}
         self._unreadable: set[Path] = set()
+        self._stages: dict[str, tuple[Question, ...]] = {}
         self._modules: WeakValueDictionary[Path, Module] = WeakValueDictionary()
         self._recent: OrderedDict[Path, Module] = OrderedDict()
         self.hops = _HOPS
@@ -153,8 +165,13 @@ class Project:
         return word.encode() in self._encoded(path)
 
     def answer(self, question: Question) -> tuple[str, ...]:
-        """The answer to a recorded question as paths. A file is its own answer: it is compared, not asked."""
+        """The answer to a recorded question as paths. A file is its own answer: it is compared, not asked.
+
+        That of ("stage", name) is what the stage rests on, each question in one string.
+        """
         match question:
+            case ("stage", name):
+                return tuple(map(joined, self._stages.get(name, ())))
             case ("files_of", dotted, importer):
                 paths: Iterable[Path] = self.files_of(dotted, Path(importer))
             case ("files_calling", name):
@@ -229,6 +246,19 @@ class Project:
     def recording(self) -> AbstractContextManager[Recording]:
         """Records the primitive questions that answers within the block rest on."""
         return self._questions.recording()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Recording]:
+        """Records what is worked out once for all files. A judgement that uses it rests on ("stage", name), instead of
+        on the thousands of questions that were asked within the block."""
+        with self._questions.apart() as recording:
+            yield recording
+        found: dict[Question, None] = {}
+        for question in recording.close().questions():
+            found |= dict.fromkeys(self._stages[question[1]] if question[0] == "stage" else (question,))
+        self._stages[name] = tuple(found)
+        recording.asked = Asked((("stage", name),))
+        self.rest_on(recording.asked)
 
     def rest_on(self, asked: Asked) -> None:
         """An answer remembered elsewhere is used: what it rests on belongs to the current recording too."""

@@ -50,6 +50,16 @@ class Questions:
             if self._frames:
                 self._frames[-1].unanswered |= frame.unanswered
 
+    @contextmanager
+    def apart(self) -> Iterator[Recording]:
+        """Records the questions asked within the block, on which nothing around it comes to rest."""
+        frame = Recording()
+        self._frames.append(frame)
+        try:
+            yield frame
+        finally:
+            self._frames.pop()
+
     def note(self, *question: str) -> None:
         """A primitive question was asked."""
         if self._frames:

@@ -49,7 +49,7 @@ class Values:
         self.options = options
         self.regions = regions.Regions(self)
         self.frame_index = frames.Frames(self)
-        self._memo = Memo(project)
+        self._memo = Memo(project, _LASTING)
         self._may_release = False
         self._bases: dict[tuple[ast.AST, int], Frame] = {}
         self._nodes: dict[Module, dict[type[ast.AST], list[ast.AST]]] = {}
@@ -295,7 +295,7 @@ class Values:
 
     def trim(self) -> None:
         """Forget what was worked out, but for what is done once for the whole project."""
-        self._memo.forget(but=_LASTING)
+        self._memo.forget()
         self._bases.clear()
         self._nodes.clear()
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from amplint.project import Asked, Project
+from amplint.project import Asked, Project, Recording
 
 T = TypeVar("T")
 
@@ -34,8 +35,10 @@ class Memo:
     the cost of a circle stays linear. What a bound cut short is kept: it is incomplete, but never wrong.
     """
 
-    def __init__(self, project: Project) -> None:
+    def __init__(self, project: Project, lasting: Collection[str]) -> None:
+        """`lasting` are the keys of what is worked out once, and holds no tree."""
         self._project = project
+        self._lasting = lasting
         self._answers: dict[Hashable, tuple[Any, Asked]] = {}
         self._open: dict[Hashable, int] = {}
         self._provisional: dict[Hashable, int] = {}
@@ -68,10 +71,9 @@ class Memo:
     def __len__(self) -> int:
         return len(self._answers)
 
-    def forget(self, but: Collection[Hashable]) -> None:
-        """Drop all answers but these. What is being answered goes on."""
-        lasting = ((key, self._answers.get(key)) for key in but)
-        self._answers = {key: (answer[0], answer[1].alone()) for key, answer in lasting if answer is not None}
+    def forget(self) -> None:
+        """Drop all answers but those that last. What is being answered goes on."""
+        self._answers = {key: self._answers[key] for key in self._lasting if key in self._answers}
         self._provisional.clear()
         self._resting_on.clear()
 
@@ -94,7 +96,7 @@ class Memo:
         around, self._rests_on = self._rests_on, _NOTHING
         self._open[key] = depth
         try:
-            with self._project.recording() as recording:
+            with self._recording(key) as recording:
                 result = answer()
         finally:
             del self._open[key]
@@ -106,6 +108,10 @@ class Memo:
             self._provisional[key] = rests_on
             self._resting_on[rests_on].append(key)
         return result
+
+    def _recording(self, key: Hashable) -> AbstractContextManager[Recording]:
+        is_lasting = isinstance(key, str) and key in self._lasting
+        return self._project.stage(key) if is_lasting else self._project.recording()  # type: ignore[arg-type]
 
     def _forget(self, depth: int) -> None:
         """Drop what rests on the question at `depth`, which closes."""
