@@ -39,8 +39,8 @@ __all__ = [
 
 T = TypeVar("T")
 
-_KEPT_TREES = 3_000_000
-"""Characters that are held parsed: some 130 MB. With fewer, large projects are parsed over and over."""
+_KEPT_TREES = 8_000_000
+"""Characters that are held parsed: some 350 MB. With fewer, large projects are parsed, and answers found, over and over."""
 
 _TEXT = 12
 """Characters of text that take as much memory as one that is parsed."""
@@ -48,7 +48,7 @@ _TEXT = 12
 _ANSWER = 40
 """Characters of a parsed file that take about as much memory as a remembered answer."""
 
-_LEFT_TREES = 2_000_000
+_LEFT_TREES = 3_000_000
 """Characters of those asked for last, which stay when the others are let go: the next file may well need them."""
 
 _TEXTS_KEPT = 300_000_000
