@@ -16,16 +16,16 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from amplint import __version__, index
 from amplint.diagnostic import Judgement
 from amplint.own_rules import AnalysisIncomplete
-from amplint.project.asked import Question, split
+from amplint.project.asked import Question
 from amplint.project.files import Files, is_among
 from amplint.relevance import facts
 from amplint.stored import decode, encode
@@ -45,24 +45,39 @@ Stamp = tuple[int, int]
 
 @dataclass(slots=True)
 class _State:
-    """What the file holds: stamps and facts of all files, answers of questions, judgements with what they rest on."""
+    """What the file holds: stamps and facts of all files, answers of questions, judgements with what they rest on, and
+    what half precision in the project, on which many of them rest by its answer for a file, rests on itself."""
 
     stamps: dict[str, Stamp] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     answers: dict[Question, tuple[str, ...]] = field(default_factory=dict)
     rests_on: dict[str, tuple[Question, ...]] = field(default_factory=dict)
+    staged: tuple[Question, ...] = ()
     judgements: dict[str, Any] = field(default_factory=dict)
+
+
+class Asks(Protocol):
+    """Whom a cache asks of the project as it is now: a Linter."""
+
+    def text(self, path: Path) -> str:
+        """The program of a file, empty if it cannot be read."""
+
+    def half_in(self, path: Path) -> tuple[str, ...]:
+        """All that half precision of the project comes to in one file, in a word."""
+
+    def staged(self) -> Iterable[tuple[Question, tuple[str, ...]]]:
+        """What that rests on: the questions with their answers."""
 
 
 class Cache:
     """The cache of one project under one set of settings."""
 
-    def __init__(self, folder: Path, key: str, paths: Iterable[Path], text: Callable[[Path], str]) -> None:
-        """`paths` are all files of the project; `text` gives the program of one, empty if it cannot be read."""
+    def __init__(self, folder: Path, key: str, paths: Iterable[Path], project: Asks) -> None:
+        """`paths` are all files of the project."""
         self.file = folder / f"{key}.json"
         self._paths = [Path(os.path.abspath(path)) for path in paths]
         self._stamps = {str(path): _stamp(path) for path in self._paths}
-        self._text = text
+        self._project = project
         self._begun = time.time_ns()
         self._state = self._valid(self._load())
 
@@ -85,6 +100,8 @@ class Cache:
             state.answers.update((q, answer) for q, answer in judgement.rests_on if answer is not None)
             state.rests_on[str(path)] = tuple(question for question, _ in judgement.rests_on)
             state.judgements[str(path)] = encode(judgement)
+            if judgement.staged:
+                self._stage(state, judgement.staged)
         if judged:
             self._save(state)
 
@@ -99,13 +116,27 @@ class Cache:
         return state
 
     def _update(self, state: _State, changed: set[str]) -> None:
-        texts = {path: self._text(Path(path)) for path in changed & self._stamps.keys()}
+        texts = {path: self._project.text(Path(path)) for path in changed & self._stamps.keys()}
         moved = {path for path in changed if (path in state.stamps) != (path in self._stamps)}
         is_stale = self._staleness(state, changed, moved, texts)
-        stale = {question for question in state.answers if question[0] != "stage" and is_stale(question)}
-        stale |= {q for q in state.answers if q[0] == "stage" and not stale.isdisjoint(_within(state, q))}
+        stale = {question for question in state.answers if question[0] != "half" and is_stale(question)}
+        if not stale.isdisjoint(state.staged):
+            stale |= self._follow_anew(state)
         for path in [p for p, asked in state.rests_on.items() if p in changed or not stale.isdisjoint(asked)]:
             del state.rests_on[path], state.judgements[path]
+
+    def _follow_anew(self, state: _State) -> set[Question]:
+        """The questions about half precision in a file that have another answer now. They are brought up to date."""
+        new = {q: self._project.half_in(Path(q[1])) for q in state.answers if q[0] == "half"}
+        stale = {question for question, answer in new.items() if answer != state.answers[question]}
+        state.answers.update(new)
+        self._stage(state, self._project.staged())
+        return stale
+
+    def _stage(self, state: _State, staged: Iterable[tuple[Question, tuple[str, ...]]]) -> None:
+        answers = dict(staged)
+        state.answers |= answers
+        state.staged = tuple(answers)
 
     def _staleness(
         self, state: _State, changed: set[str], moved: set[str], texts: dict[str, str]
@@ -164,6 +195,7 @@ class Cache:
                     for question, answer in zip(questions, data["answers"], strict=True)
                 },
                 rests_on={path: tuple(questions[n] for n in asked) for path, asked in data["rests_on"].items()},
+                staged=tuple(questions[n] for n in data["staged"]),
                 judgements=data["judgements"],
             )
         except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
@@ -171,7 +203,7 @@ class Cache:
 
     def _save(self, state: _State) -> None:
         used = dict.fromkeys(question for asked in state.rests_on.values() for question in asked)
-        used |= dict.fromkeys(inner for q in list(used) if q[0] == "stage" for inner in _within(state, q))
+        used |= dict.fromkeys(state.staged)
         numbers = {question: number for number, question in enumerate(used)}
         paths = {path: number for number, path in enumerate(state.stamps)}
         data = {
@@ -181,6 +213,7 @@ class Cache:
             "facts": self._connections(state) if any(question[0] == "concerns" for question in used) else {},
             "questions": list(numbers),
             "answers": [[paths.get(path, path) for path in state.answers.get(question, ())] for question in numbers],
+            "staged": [numbers[question] for question in state.staged],
             "rests_on": {path: [numbers[question] for question in asked] for path, asked in state.rests_on.items()},
             "judgements": state.judgements,
         }
@@ -190,12 +223,7 @@ class Cache:
 
     def _connections(self, state: _State) -> dict[str, str]:
         """What the connections of the files with torch are read off, for all of them."""
-        return {path: state.facts.get(path) or _facts(self._text(Path(path))) for path in state.stamps}
-
-
-def _within(state: _State, stage: Question) -> Iterator[Question]:
-    """The questions that a stage rests on."""
-    return map(split, state.answers.get(stage, ()))
+        return {path: state.facts.get(path) or _facts(self._project.text(Path(path))) for path in state.stamps}
 
 
 def folder_of(root: Path, chosen: Path | None) -> Path | None:

@@ -19,7 +19,7 @@ from amplint.budget import OutOfTimeError, limited
 from amplint.context import Analyses, Context, Options
 from amplint.diagnostic import Judgement, place, unplaced
 from amplint.own_rules import AnalysisIncomplete, OwnRule, UnreadableFile
-from amplint.project.asked import Question, split
+from amplint.project.asked import Question
 from amplint.registry import all_rules
 from amplint.relevance import Relevance, speaks_of_torch
 from amplint.rule import Finding, Position, Rule
@@ -73,6 +73,7 @@ class Linter:
         """Processor time by stage: reading and byte triggers, parsing, and each rule with the analyses it asked for."""
         self._asked: list[Question] = []
         self._told: set[Question] = set()
+        self._staged = 0
         self._files = files
         self.contents = dict(contents or {})
         self._rules = tuple(rule for rule in all_rules() if rule.code in plan.codes)
@@ -92,6 +93,7 @@ class Linter:
             failures=checked.failures,
             note=checked.note,
             rests_on=tuple(self._answered()) if self.records else None,
+            staged=self._newly_staged() if self.records else (),
         )
 
     def died(self, path: Path, cause: str) -> Judgement:
@@ -181,15 +183,29 @@ class Linter:
 
     def _answered(self) -> Iterator[tuple[Question, tuple[str, ...] | None]]:
         """The questions that the present judgement rests on, with the answers that were not told before."""
-        told = self._told
-        stages = [q for q in self._asked if q[0] == "stage" and q not in told]
-        within = [split(text) for stage in stages for text in self._answer(stage)]
-        for question in dict.fromkeys((*self._asked, *within)):
-            new = question not in told
-            told.add(question)
+        for question in self._asked:
+            new = question not in self._told
+            self._told.add(question)
             yield question, self._answer(question) if new else None
 
+    def _newly_staged(self) -> tuple[tuple[Question, tuple[str, ...]], ...]:
+        """`staged`, when it has not been told yet."""
+        if self._analyses is None or len(self._analyses.project.staged) == self._staged:
+            return ()
+        self._staged = len(self._analyses.project.staged)
+        return self.staged()
+
+    def staged(self) -> tuple[tuple[Question, tuple[str, ...]], ...]:
+        """What half precision in the project, followed once for all files, rests on: the questions with answers."""
+        return tuple((question, self._answer(question)) for question in self._linked().project.staged)
+
+    def half_in(self, path: Path) -> tuple[str, ...]:
+        """All that half precision of the project comes to in one file, in a word."""
+        return self._linked().values.half_in(path)
+
     def _answer(self, question: Question) -> tuple[str, ...]:
+        if question[0] == "half":
+            return self.half_in(Path(question[1]))
         return () if question[0] == "concerns" else self._linked().project.answer(question)
 
     # -- stages ------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def run(folder: Path) -> tuple[dict[str, set[str]], set[str]]:
     paths = sorted(folder.glob("*.py"))
     linter = Linter(lambda: paths, Plan(frozenset(rule.code for rule in all_rules())))
     linter.records = True
-    cache = Cache(folder / FOLDER / "test", "key", paths, linter.text)
+    cache = Cache(folder / FOLDER / "test", "key", paths, linter)
     known = {path: judgement for path in paths if (judgement := cache.known(path))}
     judged = {path: linter.judge(path) for path in paths if path not in known}
     cache.store(judged)
@@ -96,7 +96,26 @@ def test_a_moved_region_judges_the_other_file_anew(folder: Path) -> None:
     change(folder / "train.py", TRAIN.replace("float16", "bfloat16"))
     codes, judged = run(folder)
     assert codes["norms.py"] == set()
-    assert {"train.py", "norms.py"} <= judged
+    assert judged == {"train.py", "norms.py"}
+
+
+def test_a_region_that_stays_judges_no_other_file_anew(folder: Path) -> None:
+    first, _ = run(folder)
+    change(folder / "train.py", TRAIN + "\n\ndef more(x):\n    return x\n")
+    assert run(folder) == (first, {"train.py", "norms.py"})  # which is reached through it
+
+
+def test_a_region_that_is_switched_on_elsewhere_counts_from_then_on(folder: Path) -> None:
+    run(folder)
+    change(folder / "train.py", TRAIN.replace("float16", "bfloat16"))
+    run(folder)
+    (folder / "late.py").write_text(TRAIN)
+    os.utime(folder / "late.py", (1_700_000_200, 1_700_000_200))
+    codes, judged = run(folder)
+    assert codes["norms.py"] == {"AMP301"}
+    assert judged == {"late.py", "norms.py"}
+    change(folder / "late.py", PLAIN)
+    assert run(folder)[0]["norms.py"] == set()
 
 
 def test_files_that_come_and_go(folder: Path) -> None:
@@ -206,7 +225,8 @@ def test_an_unchanged_file_may_import_another_one_now(folder: Path) -> None:
     judged = folder / "norms.py"
 
     def cache() -> Cache:
-        return Cache(folder / FOLDER / "test", "key", sorted(folder.rglob("*.py")), Path.read_text)
+        paths = sorted(folder.rglob("*.py"))
+        return Cache(folder / FOLDER / "test", "key", paths, Linter(lambda: paths, Plan(frozenset())))
 
     question = ("files_importing", str(judged))
     cache().store({judged: Judgement((), 0, (), None, ((question, (str(folder / "train.py"),)),))})

@@ -105,7 +105,7 @@ def _cache(run: Run, paths: tuple[Path, ...], options: dict[str, Any]) -> Cache 
     around = surroundings(paths or (Path(),), run.files, settings.excludes)
     files = sorted(settings.per_file_ignores.items())
     key = cache.key_of(sorted(settings.codes), settings.options, files, settings.root)
-    return cache.Cache(folder, key, around, run.linter.text)
+    return cache.Cache(folder, key, around, run.linter)
 
 
 def _watch(paths: tuple[Path, ...], options: dict[str, Any]) -> NoReturn:

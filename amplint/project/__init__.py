@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from amplint import index
 from amplint.project import calls, classes, names
-from amplint.project.asked import NOTHING, Asked, Question, Recording, joined
+from amplint.project.asked import NOTHING, Asked, Question, Recording
 from amplint.project.definitions import Callee, CallSite, Definition, default_of, parameters
 from amplint.project.files import Files
 from amplint.project.questions import Questions
@@ -40,7 +40,7 @@ __all__ = [
 T = TypeVar("T")
 
 _KEPT_TREES = 8_000_000
-"""Characters that are held parsed: some 350 MB. With fewer, large projects are parsed, and answers found, over and over."""
+"""Characters that are held parsed: some 350 MB. With fewer, the answers of large projects are found over and over."""
 
 _TEXT = 12
 """Characters of text that take as much memory as one that is parsed."""
@@ -71,7 +71,8 @@ class Project:
         self._importing: dict[Path, set[Path]] | None = None
         self._named: dict[str, dict[str, list[Path]]] = {}
         self._unreadable: set[Path] = set()
-        self._stages: dict[str, tuple[Question, ...]] = {}
+        self.staged: dict[Question, None] = {}
+        """The questions asked in what is worked out once for all files."""
         self._modules: WeakValueDictionary[Path, Module] = WeakValueDictionary()
         self._recent: OrderedDict[Path, Module] = OrderedDict()
         self.hops = _HOPS
@@ -165,13 +166,8 @@ class Project:
         return word.encode() in self._encoded(path)
 
     def answer(self, question: Question) -> tuple[str, ...]:
-        """The answer to a recorded question as paths. A file is its own answer: it is compared, not asked.
-
-        That of ("stage", name) is what the stage rests on, each question in one string.
-        """
+        """The answer to a recorded question as paths. A file is its own answer: it is compared, not asked."""
         match question:
-            case ("stage", name):
-                return tuple(map(joined, self._stages.get(name, ())))
             case ("files_of", dotted, importer):
                 paths: Iterable[Path] = self.files_of(dotted, Path(importer))
             case ("files_calling", name):
@@ -248,17 +244,17 @@ class Project:
         return self._questions.recording()
 
     @contextmanager
-    def stage(self, name: str) -> Iterator[Recording]:
-        """Records what is worked out once for all files. A judgement that uses it rests on ("stage", name), instead of
-        on the thousands of questions that were asked within the block."""
+    def stage(self) -> Iterator[Recording]:
+        """Around what is worked out once for all files. What uses it rests on what it says of single files (`half`),
+        instead of on the thousands of questions that were asked within the block: those are `staged`."""
         with self._questions.apart() as recording:
             yield recording
-        found: dict[Question, None] = {}
-        for question in recording.close().questions():
-            found |= dict.fromkeys(self._stages[question[1]] if question[0] == "stage" else (question,))
-        self._stages[name] = tuple(found)
-        recording.asked = Asked((("stage", name),))
-        self.rest_on(recording.asked)
+        self.staged |= dict.fromkeys(q for q in recording.close().questions() if q[0] != "half")
+        recording.asked = NOTHING
+
+    def half(self, path: Path) -> None:
+        """Half precision in a file was asked about, which is no question to the project itself."""
+        self._questions.note("half", str(path))
 
     def rest_on(self, asked: Asked) -> None:
         """An answer remembered elsewhere is used: what it rests on belongs to the current recording too."""

@@ -9,19 +9,6 @@ Question = tuple[str, ...]
 """A primitive and its arguments: `("module", path)`, `("files_calling", "step")`."""
 
 
-_SEPARATOR = "\x1f"
-
-
-def joined(question: Question) -> str:
-    """A question in one string."""
-    return _SEPARATOR.join(question)
-
-
-def split(text: str) -> Question:
-    """The question that was joined."""
-    return tuple(text.split(_SEPARATOR))
-
-
 class Asked:
     """A set of primitive questions: some of its own, and those of other answers, which are shared, not copied."""
 

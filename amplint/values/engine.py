@@ -16,7 +16,6 @@ from amplint.tree import Module
 from amplint.values import (
     calls,
     conditions,
-    defaults,
     expressions,
     frames,
     gradients,
@@ -36,7 +35,7 @@ from amplint.values.value import Alternatives, Argument, Certainty, Frame, Peele
 T = TypeVar("T")
 
 _CALLABLES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_LASTING = {*frames.Frames.LASTING, regions.CASTS, defaults.FILES}
+_LASTING = {*frames.Frames.LASTING, regions.CASTS}
 """The keys of what is worked out once, even if the analysis is trimmed."""
 _ANYWHERE = Region(RegionKind.UNKNOWN, certain=False)
 
@@ -219,6 +218,11 @@ class Values:
                 return current
             current = current.caller
         return self.base(module, function or module.tree, frame.hops)
+
+    def half_in(self, path: Path) -> tuple[str, ...]:
+        """All that half precision of the whole project comes to in one file, in a word; nothing where it is nothing."""
+        with self.releasing():
+            return self.frame_index.summaries().get(path, ())
 
     # -- for the recognisers -------------------------------------------------------------------------------------
 

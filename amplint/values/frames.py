@@ -13,6 +13,7 @@ Bounds: `_MAX_FRAMES` in all, `_MAX_PER_FUNCTION` for one function, `calls.MAX_D
 from __future__ import annotations
 
 import ast
+import hashlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class Root:
 class Frames:
     """The frames of one project."""
 
-    LASTING = ("switching", "entering", "receiving", "leading", "reached")
+    LASTING = ("switching", "entering", "receiving", "leading", "reached", "summaries")
     """The keys of what is worked out once for a project, and holds no tree."""
 
     def __init__(self, engine: Values) -> None:
@@ -73,10 +74,12 @@ class Frames:
         function = self.engine.base(module, node).function
         if function is None:
             return ()
+        self.engine.project.half(module.source.path)
         return self.engine.remember(("frames", function), lambda: tuple(self._of(module, function)), tuple)
 
     def reaches(self, module: Module, node: ast.AST) -> bool:
         """Whether half precision may reach the code at `node`: a frame does, or its function switches it on itself."""
+        self.engine.project.half(module.source.path)
         reached = self._reached().get(module.source.path)
         if reached is None:
             return False
@@ -85,7 +88,22 @@ class Frames:
 
     def reaches_file(self, path: Path) -> bool:
         """Whether half precision may reach some code of a file."""
+        self.engine.project.half(path)
         return path in self._reached()
+
+    def summaries(self) -> Mapping[Path, tuple[str, ...]]:
+        """What is said of each file here and by the casts, in a word, so that it can be told whether it has changed."""
+        return self.engine.remember("summaries", self._summarize, dict)
+
+    def _summarize(self) -> dict[Path, tuple[str, ...]]:
+        said: dict[Path, list[str]] = {}
+        for path, spots in self._reached().items():
+            said.setdefault(path, []).append(repr(sorted(spots)))
+        for (path, at), roots in self._leading().items():
+            said.setdefault(path, []).append(repr((at, roots)))
+        for (path, at), dtypes in self.engine.regions.casts().dtypes.items():
+            said.setdefault(path, []).append(repr((at, sorted(dtype.value for dtype in dtypes))))
+        return {path: (hashlib.sha256("\n".join(words).encode()).hexdigest()[:16],) for path, words in said.items()}
 
     # -- what is known of the whole project ----------------------------------------------------------------------
 

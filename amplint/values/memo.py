@@ -111,7 +111,7 @@ class Memo:
 
     def _recording(self, key: Hashable) -> AbstractContextManager[Recording]:
         is_lasting = isinstance(key, str) and key in self._lasting
-        return self._project.stage(key) if is_lasting else self._project.recording()  # type: ignore[arg-type]
+        return self._project.stage() if is_lasting else self._project.recording()
 
     def _forget(self, depth: int) -> None:
         """Drop what rests on the question at `depth`, which closes."""
