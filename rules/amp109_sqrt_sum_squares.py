@@ -222,6 +222,14 @@ class SqrtSumSquares(Rule):
     VALID: ClassVar = (
         """
         import torch
+        from torchmetrics import Metric
+
+        class RootMeanSquare(Metric):
+            def update(self, predicted, target):
+                self.total += torch.sqrt(((predicted - target) ** 2).sum())
+        """,
+        """
+        import torch
         from transformers import SequenceFeatureExtractor
 
         class Spectrogram(SequenceFeatureExtractor):

@@ -34,6 +34,9 @@ _DATA = ("torch.utils.data.",)
 _PREPARING = ("FeatureExtractor", "FeatureExtractionMixin", "ImageProcessor", "ImageProcessingMixin", "ProcessorMixin")
 """How transformers calls what prepares data."""
 
+_MEASURING = ("Metric",)
+"""How libraries call what measures results: torchmetrics, MONAI, ignite."""
+
 _NO_OPERANDS = ("index", "indices", "dim", "dims", "keepdim", "size", "shape", "dtype", "mask", "condition", "repeats")
 """Parameters through which no gradient flows."""
 
@@ -143,13 +146,14 @@ def _is_evaluation(module: Module, test: ast.expr, outcome: bool) -> bool:
 def _is_never_differentiated(
     project: Project, module: Module, function: ast.FunctionDef | ast.AsyncFunctionDef
 ) -> bool:
-    """Whether a function is a method of a data set, of what prepares data, or of an autograd Function."""
+    """Whether a function is a method of a data set, of what prepares data or measures, or of an autograd Function."""
     cls = module.class_of(function)
     if cls is None or not cls.bases:
         return False
     kinds = (*_DATA, *_FUNCTION) if function.name in ("forward", "backward") else _DATA
     return any(
-        base.startswith(kinds) or base.endswith(_PREPARING) for base in project.base_names(Definition(module, cls))
+        base.startswith(kinds) or base.endswith((*_PREPARING, *_MEASURING))
+        for base in project.base_names(Definition(module, cls))
     )
 
 
