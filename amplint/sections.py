@@ -31,10 +31,6 @@ class Section:
         """Whether a line (1-based) belongs to it."""
         return self.lines_before < line <= self.lines_before + self.lines
 
-    def alone(self, text: str) -> str:
-        """Its part of the text, on the lines where it stands."""
-        return "\n" * self.lines_before + text[self.start : self.end]
-
 
 def divide(text: str) -> list[Section]:
     """The sections of a text, in its order; none where dividing it would not pay, or its lines are told apart otherwise
@@ -67,6 +63,15 @@ def without(text: str, sections: Iterable[Section]) -> str:
         parts += [text[read : section.start], "\n" * text.count("\n", section.start, section.end)]
         read = section.end
     return "".join([*parts, text[read:]])
+
+
+def only(text: str, sections: Iterable[Section]) -> str:
+    """These sections of a text, on the lines where they stand."""
+    parts, lines = [], 0
+    for section in sections:
+        parts += ["\n" * (section.lines_before - lines), text[section.start : section.end]]
+        lines = section.lines_before + section.lines
+    return "".join(parts)
 
 
 def _is_within_string(text: str, start: int, end: int) -> bool:

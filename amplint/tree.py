@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TypeAlias
 
 from amplint.index import imported_names
-from amplint.sections import Section, divide, without
+from amplint.sections import Section, divide, only, without
 from amplint.source import Source
 
 Spot: TypeAlias = tuple[int, int, int, int]
@@ -364,7 +364,7 @@ class Module:
         """The trees of sections. Where they are no Python by themselves, those that the whole text gives there."""
         text = self.source.text
         try:
-            found = [node for section in sections for node in ast.parse(section.alone(text)).body]
+            found = ast.parse(only(text, sections)).body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             found = []
         if [getattr(node, "name", "") for node in found] == [section.name for section in sections]:

@@ -155,7 +155,7 @@ def test_a_file_that_takes_too_long_to_parse_is_said(tmp_path: Path, monkeypatch
 
     judge, (path,) = linter(tmp_path, "AMP104", seconds=0.3, main=FAULTY)
     with monkeypatch.context() as patched:
-        patched.setattr("amplint.project.parse_in_sections", endless)
+        patched.setattr("amplint.project.parse", endless)
         (found,) = judge.check(path).findings
     assert (found.code, found.message) == ("AMP001", "not judged: not parsed in 0.3 s")
     assert codes(judge, path) == ["AMP104"]  # nothing of the interrupted attempt is left

@@ -22,7 +22,7 @@ from amplint.project.definitions import Callee, CallSite, Definition, default_of
 from amplint.project.files import Files
 from amplint.project.questions import Questions
 from amplint.source import Source, UnreadableSourceError
-from amplint.tree import Module, parse_in_sections
+from amplint.tree import Module, parse, parse_in_sections
 
 __all__ = [
     "NOTHING",
@@ -92,15 +92,16 @@ class Project:
         if path in self._unreadable:
             return None
         module = self._modules.get(path) or self._parse(path)
-        if module is not None:
-            self._recent[path] = module
-            self._recent.move_to_end(path)
-        return module
+        return module if module is None else self._latest(module)
 
     def whole(self, path: Path) -> Module | None:
         """The file with all its definitions parsed; None if it cannot be read, or one of them cannot be parsed."""
-        module = self.module(path)
-        return module if module is not None and module.read_all() else None
+        self._questions.note("module", str(path))
+        try:
+            module = self._modules.get(path) or parse(self._read(path))
+        except (OSError, UnreadableSourceError, SyntaxError, ValueError):
+            return None
+        return self._latest(module) if module.read_all() else None
 
     def files_of(self, dotted: str, importer: Path) -> tuple[Path, ...]:
         """The file that `import dotted` in `importer` loads (leading dots are relative); several if unsure which."""
@@ -360,6 +361,12 @@ class Project:
             self._unreadable.add(path)
             return None
         self._modules[path] = module
+        return module
+
+    def _latest(self, module: Module) -> Module:
+        """The file, as the one that was asked for last."""
+        self.add(module)
+        self._recent.move_to_end(module.source.path)
         return module
 
     def _text(self, path: Path) -> str:
