@@ -251,10 +251,7 @@ class _Passes:
 
 
 def _passes(module: Module) -> _Passes:
-    found = module.kept.get(_Passes)
-    if not isinstance(found, _Passes):
-        found = module.kept[_Passes] = _Passes(module)
-    return found
+    return module.keep(_Passes, lambda: _Passes(module))
 
 
 class _Pass:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from functools import cache, cached_property
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from amplint.index import imported_names
 from amplint.sections import Section, divide, only, without
 from amplint.source import Source
+
+T = TypeVar("T")
 
 Spot: TypeAlias = tuple[int, int, int, int]
 """Where a node stands: its first line and column, its last line and column. It outlasts the tree."""
@@ -53,8 +55,8 @@ class Module:
         self.tree = tree
         self.parents: dict[ast.AST, ast.AST] = {}
         self.star_imports: list[str] = []
-        self.kept: dict[type, object] = {}
-        """What analyses of this file alone remember, by their class; it goes when the file goes."""
+        self.kept: dict[Hashable, Any] = {}
+        """What analyses of this file alone remember (`keep`)."""
         self.revision = 0
         """It grows when more of the file is parsed: what was worked out from all that was there holds no longer."""
         self._unread: dict[str, list[Section]] = {}
@@ -99,6 +101,12 @@ class Module:
         """All classes, in the order of the text."""
         self.read_all()
         return self._classes
+
+    def keep(self, key: Hashable, make: Callable[[], T]) -> T:
+        """`make()`, made once per key and kept as long as the file is held; it may refer to the file."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        return self.kept[key]  # type: ignore[no-any-return]
 
     @property
     def size(self) -> int:

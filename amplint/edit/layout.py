@@ -6,7 +6,7 @@ import ast
 import keyword
 import re
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from amplint.rule import Edit
 from amplint.tree import Module
@@ -182,10 +182,9 @@ class Layout:
         return self.line_start(end)
 
 
-@lru_cache(maxsize=8)
 def layout(module: Module) -> Layout:
-    """The layout of a module; the last few are kept, since one fix asks many times."""
-    return Layout(module)
+    """The layout of a module. One fix asks many times."""
+    return module.keep(Layout, lambda: Layout(module))
 
 
 def spaced(layout: Layout, start: int, end: int, text: str) -> Edit:

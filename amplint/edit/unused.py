@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from amplint import torch_ops
 from amplint.flow import definitions
@@ -131,9 +130,12 @@ class _Removal:
         return [binding for binding in seen if not self._readers[binding]]
 
 
-@lru_cache(maxsize=64)
 def _local(module: Module, function: ast.AST, name: str) -> _Local | None:
     """A local of whose assignments some may go; None if none can."""
+    return module.keep((_Local, function, name), lambda: _find_local(module, function, name))
+
+
+def _find_local(module: Module, function: ast.AST, name: str) -> _Local | None:
     bindings = module.bindings(function, name)
     assignments: dict[ast.AST, ast.Assign | ast.AnnAssign] = {
         binding: statement  # type: ignore[misc]

@@ -75,6 +75,9 @@ class Project:
         """The questions asked in what is worked out once for all files."""
         self._modules: WeakValueDictionary[Path, Module] = WeakValueDictionary()
         self._recent: OrderedDict[Path, Module] = OrderedDict()
+        self._weights: dict[Path, int] = {}
+        self._held = 0
+        """The weight of what is held: of each file the characters that are parsed, and a part of those that are not."""
         self.hops = _HOPS
         self._paths = sorted(self._files.paths.values())
         self._folders = {path: os.path.dirname(path) for path in self._paths}
@@ -201,14 +204,18 @@ class Project:
 
     def add(self, module: Module) -> None:
         """Take a file as parsed elsewhere, so that it is not parsed again."""
-        self._modules[module.source.path] = module
-        self._recent[module.source.path] = module
+        path, weight = module.source.path, module.size + len(module.source.text) // _TEXT
+        self._modules[path] = module
+        self._recent[path] = module
+        self._held += weight - self._weights.get(path, 0)
+        self._weights[path] = weight
 
     def forget(self, path: Path) -> None:
         """Read one file anew. Analyses made over this project must be made anew."""
         self._texts.pop(path, None)
         self._modules.pop(path, None)
         self._recent.pop(path, None)
+        self._held -= self._weights.pop(path, 0)
         self._unreadable.discard(path)
         self._named.clear()
         self._importing = None
@@ -218,6 +225,8 @@ class Project:
         """Forget all trees and answers: the work was interrupted, and some of them may be half made."""
         self._modules.clear()
         self._recent.clear()
+        self._weights.clear()
+        self._held = 0
         self._questions = Questions()
 
     def trim(self, answers: int) -> bool:
@@ -225,12 +234,11 @@ class Project:
 
         True if so: analyses made over this project must be trimmed.
         """
-        held = sum(map(_weight, self._recent.values()))
-        if held + _ANSWER * (answers + len(self._questions)) <= _KEPT_TREES:
+        if self._held + _ANSWER * (answers + len(self._questions)) <= _KEPT_TREES:
             return False
-        while held > _LEFT_TREES:
-            _, module = self._recent.popitem(last=False)
-            held -= _weight(module)
+        while self._held > _LEFT_TREES:
+            path, module = self._recent.popitem(last=False)
+            self._held -= self._weights.pop(path)
             module.kept.clear()  # what refers back to the file would hold it
         self._questions.clear()
         return True
@@ -398,8 +406,3 @@ class Project:
     def _mentioning(self, word: str) -> tuple[Path, ...]:
         sought = word.encode()
         return tuple(path for path in self._paths if sought in self._encoded(path))
-
-
-def _weight(module: Module) -> int:
-    """The memory of a file, in characters that are parsed; its text is kept besides."""
-    return module.size + len(module.source.text) // _TEXT

@@ -246,7 +246,7 @@ def names_in(expression: ast.AST) -> set[str]:
     }
 
 
-@lru_cache(maxsize=4_000)
+@lru_cache(maxsize=1_000)
 def has_jump(statement: ast.AST) -> bool:
     """Whether running the statement may leave it for elsewhere than the next one."""
     stack = list(ast.iter_child_nodes(statement))
@@ -261,7 +261,7 @@ def has_jump(statement: ast.AST) -> bool:
     return False
 
 
-@lru_cache(maxsize=4_000)
+@lru_cache(maxsize=1_000)
 def stores(statement: ast.AST) -> tuple[ast.Name | ast.Attribute, ...]:
     """The names and attributes that a statement may assign."""
     return tuple(
@@ -271,7 +271,7 @@ def stores(statement: ast.AST) -> tuple[ast.Name | ast.Attribute, ...]:
     )
 
 
-@lru_cache(maxsize=4_000)
+@lru_cache(maxsize=1_000)
 def telling_targets(statement: ast.AST) -> tuple[ast.expr, ...]:
     """What a statement may give a value on which a later test or event can hang."""
     assignments = [node for node in ast.walk(statement) if isinstance(node, ast.Assign) and _is_telling(node.value)]

@@ -319,11 +319,15 @@ def scaler_in(value: Symbol) -> tuple[Symbol | None, str]:
     return None, ""
 
 
+_ITSELF = object()
+
+
 def essence(value: Symbol) -> object:
     """What of a variable's value can matter later: which object it is, whether it is scaled; not which number."""
     if value.essence is None:
-        value.essence = _essence(value)
-    return value.essence
+        found = _essence(value)
+        value.essence = _ITSELF if found is value else found  # else it would hold itself, and the trees it speaks of
+    return value if value.essence is _ITSELF else value.essence
 
 
 def _essence(value: Symbol) -> object:

@@ -81,9 +81,8 @@ class Symbol:
     def elements(self) -> frozenset[Symbol]:
         """The elements of iterables that the value is made of."""
         if self._elements is None:
-            own = frozenset({self}) if self.kind == "element" else _NO_SYMBOLS
-            self._elements = own.union(*(part.elements for part in self.parts if isinstance(part, Symbol)))
-        return self._elements
+            self._elements = _NO_SYMBOLS.union(*(part.elements for part in self.parts if isinstance(part, Symbol)))
+        return self._elements | {self} if self.kind == "element" else self._elements
 
     @property
     def is_none(self) -> bool:

@@ -218,11 +218,8 @@ class Frames:
 
     def _follow(self, root: Root, is_wanted: Callable[[Where], bool]) -> dict[ast.AST, list[Frame]]:
         found: dict[ast.AST, list[Frame]] = {}
-        queue = deque(self._starts(root))
+        queue = deque(frame for frame in self._starts(root) if self._is_alone(frame) or _note(found, frame, is_wanted))
         seen = set(queue)
-        for frame in queue:
-            if not self._is_alone(frame):
-                _note(found, frame, is_wanted)
         while queue and len(seen) < _MAX_FRAMES and self.engine.renew():
             for child in self._called(queue.popleft()):
                 if child not in seen and self._is_half(child) and _note(found, child, is_wanted):
