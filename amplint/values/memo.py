@@ -19,7 +19,7 @@ _MAX_WORK = 1_500
 """How many questions one outermost question may open."""
 
 _MAX_RENEWED = 90_000
-"""How many questions, those to the project with them, may be opened in all by one that is many in one: half a minute."""
+"""How many questions, those to the project with them, one that is many in one may open in all: half a minute."""
 
 _MAX_PART = 2_000
 """How many questions each part of such a one may open."""
