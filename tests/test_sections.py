@@ -174,3 +174,23 @@ def test_an_error_in_one_definition_shows_when_all_are_asked_for() -> None:
     assert len(module.bindings(module.tree, "good")) == 1
     assert not module.read_all()
     assert [function.name for function in module.functions] == ["good"]
+
+
+def test_a_class_that_derives_from_another_name_is_found() -> None:
+    module = in_sections("from nets import Net as Base\n\n\nclass Wide(Base):\n    pass\n\n\nclass Other:\n    pass\n")
+    assert "Wide" in [cls.name for cls in module.classes_mentioning("Net")]
+
+
+def test_a_definition_in_the_syntax_of_a_newer_python_is_read() -> None:
+    module = in_sections(
+        "def plain():\n    return 1\n\n\ndef newer():\n    type Pair = tuple[int, int]\n    return 2\n"
+    )
+    (newer,) = module.bindings(module.tree, "newer")
+    assert module.at(spot(newer)) is newer
+    assert [function.name for function in module.functions] == ["plain", "newer"]
+
+
+def test_a_text_that_is_divided_wrongly_is_parsed_as_a_whole() -> None:
+    text = 'text = "\\\ndef f():\\\n"\n\n\ndef g():\n    return text\n'
+    assert sections.divide(text) != []
+    assert dump(in_sections(text)) == dump(parse(Source(Path("main.py"), text)))
