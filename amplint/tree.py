@@ -208,11 +208,11 @@ class Module:
         names = [n.name for n in (node, *self.ancestors(node)) if isinstance(n, (*_FUNCTIONS, ast.ClassDef))]
         return ".".join(reversed(names)) or "<module>"
 
-    def at(self, spot: Spot) -> ast.AST:
-        """The function, lambda, class or call that stands at a spot; the file at that of its tree. Raises KeyError."""
+    def at(self, spot: Spot) -> ast.AST | None:
+        """The function, lambda, class or call that stands at a spot; the file at that of its tree."""
         if self._unread:
             self._read([section for section in self._sections() if section.holds(spot[0])])
-        return self._at[spot]
+        return self._at.get(spot)
 
     # -- names -------------------------------------------------------------------------------------------------
 
@@ -381,7 +381,7 @@ class Module:
             whole = parse_whole(text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             self._is_broken = True
-            return []
+            return [node for section in sections for node in _parsed_alone(text, section)]
         return [node for node in whole.body if any(section.holds(node.lineno) for section in sections)]
 
     def _insert(self, statements: list[ast.stmt]) -> list[ast.stmt]:
@@ -467,6 +467,14 @@ class Module:
                 target = alias.name if alias.asname else local
             self._import_targets[alias, local] = target
             self._bind(scope, local, alias)
+
+
+def _parsed_alone(text: str, section: Section) -> list[ast.stmt]:
+    """The tree of one section; nothing, if it is no Python."""
+    try:
+        return ast.parse(only(text, [section])).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
 
 
 def _is_called(text: str, start: int, end: int) -> bool:

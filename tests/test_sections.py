@@ -176,6 +176,16 @@ def test_an_error_in_one_definition_shows_when_all_are_asked_for() -> None:
     assert [function.name for function in module.functions] == ["good"]
 
 
+def test_what_is_known_of_a_file_with_an_error_does_not_depend_on_what_is_asked_first() -> None:
+    text = "def good():\n    return 1\n\n\ndef bad():\n    return 1 +\n"
+    one_by_one, at_once = in_sections(text), in_sections(text)
+    (good,) = one_by_one.bindings(one_by_one.tree, "good")
+    assert not at_once.read_all()
+    assert at_once.at(spot(good)) is not None
+    assert not one_by_one.bindings(one_by_one.tree, "bad")
+    assert dump(one_by_one) == dump(at_once)
+
+
 def test_a_class_that_derives_from_another_name_is_found() -> None:
     module = in_sections("from nets import Net as Base\n\n\nclass Wide(Base):\n    pass\n\n\nclass Other:\n    pass\n")
     assert "Wide" in [cls.name for cls in module.classes_mentioning("Net")]

@@ -174,8 +174,9 @@ class Frames:
             if not self.engine.renew():
                 return
             self.engine.release()
-            if (module := self.engine.project.module(path)) is not None:
-                yield module, module.at(at)
+            module = self.engine.project.module(path)
+            if module is not None and (node := module.at(at)) is not None:
+                yield module, node
 
     def _where_called(self, module: Module, call: ast.Call) -> Where:
         return where(module, self.engine.base(module, call).function or module.tree)
@@ -295,7 +296,7 @@ class Frames:
             yield from self._of_trainers(module)
             return
         node = module.at(root.spot)
-        if root.kind == "function":
+        if root.kind == "function" and node is not None:
             yield self.engine.base(module, node)
         elif isinstance(node, ast.Call):
             for value in self.engine.regions.modules_cast(module, node):
