@@ -86,10 +86,6 @@ class Context:
     def protocol(self) -> Protocol:
         return self._analyses.protocol
 
-    def abandon(self) -> None:
-        """The judgement was interrupted."""
-        self._analyses.abandon()
-
     @property
     def limits(self) -> tuple[tuple[ast.AST, str], ...]:
         return self._analyses.limits(self.module)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from amplint import scaling
 from amplint.context import Context
 from amplint.edit import argument
-from amplint.hooks import calls_in_project
 from amplint.project import Definition
 from amplint.protocol import Event
 from amplint.protocol.frameworks import FRAMEWORKS
@@ -229,7 +228,7 @@ def _trains_in_float16(context: Context, module: Module, node: ast.AST) -> bool:
 
 def _transformers_float16(context: Context) -> bool:
     """Whether the project says `TrainingArguments(fp16=True)`."""
-    made = (call for name in _ARGUMENTS for _, call in calls_in_project(context, name))
+    made = (site.call for name in _ARGUMENTS for site in context.project.calls_of(name))
     return any(isinstance(flag := argument(call, "fp16"), ast.Constant) and flag.value is True for call in made)
 
 

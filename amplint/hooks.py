@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from amplint.context import Context
 from amplint.edit import argument
 from amplint.project import Definition
-from amplint.tree import Function, Module
+from amplint.tree import Function
 
 _LIGHTNING = ("lightning", "pytorch_lightning")
 _FLOAT16_PRECISION = (16, "16", "16-mixed")
@@ -50,18 +50,11 @@ def _is_from(bases: frozenset[str], packages: tuple[str, ...]) -> bool:
 
 def _has_float16_trainer(context: Context) -> bool:
     return any(
-        isinstance(precision := argument(call, "precision"), ast.Constant) and precision.value in _FLOAT16_PRECISION
-        for _, call in calls_in_project(context, "Trainer")
+        isinstance(precision := argument(site.call, "precision"), ast.Constant)
+        and precision.value in _FLOAT16_PRECISION
+        for site in context.project.calls_of("Trainer")
     )
 
 
 def _is_fastai_float16(context: Context) -> bool:
-    return any(True for name in ("to_fp16", "MixedPrecision") for _ in calls_in_project(context, name))
-
-
-def calls_in_project(context: Context, name: str) -> Iterator[tuple[Module, ast.Call]]:
-    """The calls in the project of what has this last name."""
-    for path in context.project.files_calling(name):
-        module = context.project.module(path)
-        for call in module.calls_of(name) if module is not None else ():
-            yield module, call  # type: ignore[misc]
+    return any(True for name in ("to_fp16", "MixedPrecision") for _ in context.project.calls_of(name))

@@ -272,7 +272,7 @@ class Linter:
                     done.append(rule)
                 findings += _given_up(context)
         except OutOfTimeError:
-            context.abandon()
+            self._linked().abandon()
             missing = ", ".join(rule.code for rule in rules if rule not in done)
             findings.append(_incomplete(path, f"stopped after {self.plan.seconds:g} s, without {missing}"))
         return findings, failures

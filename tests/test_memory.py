@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -83,15 +84,12 @@ FILES = {
 
 @pytest.fixture
 def paths(tmp_path: Path) -> list[Path]:
-    import textwrap
-
     for name, text in FILES.items():
         (tmp_path / name).write_text(textwrap.dedent(text))
     return sorted(tmp_path.glob("*.py"))
 
 
-@pytest.fixture
-def _holding_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def hold_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(project, "_KEPT_TREES", -1)
     monkeypatch.setattr(project, "_LEFT_TREES", 0)
     monkeypatch.setattr(sections, "_FEW", 0)
@@ -117,15 +115,16 @@ def found(paths: list[Path], judge: Linter) -> list[tuple[str, str, int]]:
 def test_what_is_found_does_not_depend_on_what_is_held(paths: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     held = found(paths, linter(paths))
     assert {code for _, code, _ in held} >= {"AMP101", "AMP201", "AMP301"}
-    monkeypatch.setattr(project, "_KEPT_TREES", -1)
-    monkeypatch.setattr(project, "_LEFT_TREES", 0)
-    monkeypatch.setattr(sections, "_FEW", 0)
+    hold_nothing(monkeypatch)
     assert found(paths, linter(paths)) == held
     assert sorted(found(paths[::-1], linter(paths))) == sorted(held)
 
 
-@pytest.mark.usefixtures("_holding_nothing", "_without_collector")
-def test_trees_that_are_let_go_of_are_gone_without_the_collector(paths: list[Path]) -> None:
+@pytest.mark.usefixtures("_without_collector")
+def test_trees_that_are_let_go_of_are_gone_without_the_collector(
+    paths: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_nothing(monkeypatch)
     judge = linter(paths)
     for path in paths:
         judge.judge(path)

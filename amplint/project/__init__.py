@@ -248,20 +248,26 @@ class Project:
         """How many questions were worked out so far."""
         return self._questions.answered
 
+    def calls_of(self, name: str) -> Iterator[CallSite]:
+        """The calls, anywhere in the project, of what has this (last) name."""
+        modules = self.modules(self.files_calling(name))
+        return (CallSite(module, call) for module in modules for call in module.calls_of(name))
+
     def recording(self) -> AbstractContextManager[Recording]:
         """Records the primitive questions that answers within the block rest on."""
         return self._questions.recording()
 
     @contextmanager
     def stage(self) -> Iterator[Recording]:
-        """Around what is worked out once for all files. What uses it rests on what it says of single files (`half`),
-        instead of on the thousands of questions that were asked within the block: those are `staged`."""
-        with self._questions.apart() as recording:
+        """Around what is worked out once for all files. What uses it rests on what it says of single files, instead of
+        on the thousands of questions that were asked within the block: those are `staged`."""
+        recording = Recording()
+        with self._questions.apart(recording):
             yield recording
         self.staged |= dict.fromkeys(q for q in recording.close().questions() if q[0] != "half")
         recording.asked = NOTHING
 
-    def half(self, path: Path) -> None:
+    def note_half(self, path: Path) -> None:
         """Half precision in a file was asked about, which is no question to the project itself."""
         self._questions.note("half", str(path))
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from amplint.project.definitions import Definition
-from amplint.tree import Function, Module
+from amplint.tree import Module
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,10 +148,3 @@ def _modules(project: Project, dotted: str, importer: Path, rest: tuple[str, ...
 
 def _unique(definitions: Iterable[Definition]) -> tuple[Definition, ...]:
     return tuple(dict.fromkeys(definitions))
-
-
-def functions_of(definitions: tuple[Definition, ...]) -> Iterator[tuple[Definition, Function]]:
-    """Those definitions that are functions."""
-    for definition in definitions:
-        if isinstance(definition.node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield definition, definition.node

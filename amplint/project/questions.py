@@ -41,22 +41,20 @@ class Questions:
     def recording(self) -> Iterator[Recording]:
         """Records the primitive questions that answers within the block rest on."""
         frame = Recording()
-        self._frames.append(frame)
         try:
-            yield frame
+            with self.apart(frame):
+                yield frame
         finally:
-            self._frames.pop()
             self.rest_on(frame.close())
             if self._frames:
                 self._frames[-1].unanswered |= frame.unanswered
 
     @contextmanager
-    def apart(self) -> Iterator[Recording]:
+    def apart(self, frame: Recording) -> Iterator[None]:
         """Records the questions asked within the block, on which nothing around it comes to rest."""
-        frame = Recording()
         self._frames.append(frame)
         try:
-            yield frame
+            yield
         finally:
             self._frames.pop()
 

@@ -166,7 +166,7 @@ class Interests:
             return False
         found = self._has_event(function, tests=tests) or any(
             self._leads_to_event(callee.definition, visited, tests=tests)
-            for call in calls_of(self.project, module).get(node, ())
+            for call in module.calls_within(node)
             for callee in self.project.callees(module, call)
         )
         if found:
@@ -218,23 +218,6 @@ def direct_events_by_function(project: Project, module: Module, *, tests: bool) 
         return grouped
 
     return project.remember(("events by function", module.tree, tests), group, {})
-
-
-def calls_of(project: Project, module: Module) -> dict[ast.AST, list[ast.Call]]:
-    """The calls of a file by innermost function (or the module); those in lambdas under these as well."""
-
-    def group() -> dict[ast.AST, list[ast.Call]]:
-        grouped: dict[ast.AST, list[ast.Call]] = {}
-        for call in module.calls:
-            grouped.setdefault(module.function(call) or module.tree, []).append(call)
-            for around in module.ancestors(call):
-                if isinstance(around, ast.Lambda):
-                    grouped.setdefault(around, []).append(call)
-                elif isinstance(around, _FUNCTIONS):
-                    break
-        return grouped
-
-    return project.remember(("calls by function", module.tree), group, {})
 
 
 def names_in(expression: ast.AST) -> set[str]:

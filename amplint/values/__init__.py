@@ -4,7 +4,7 @@ A rule asks, in this order:
 
     for value in context.values.operations(context.module, "log"):      # every spelling of log in this file
         peeled = context.values.peel(value.operand("input"), {"index", "cast", "eps", "clamp"})
-        if all(p.core.is_op("softmax") for p in peeled): ...
+        if all(p.core.op == "softmax" for p in peeled): ...
         context.values.half(value)                                      # Certainty that its result is float16
         for seen in context.values.seen(value):                         # once for each known way to reach it
             seen.dtypes, seen.interval, seen.region, seen.frame.path

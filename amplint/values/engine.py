@@ -245,7 +245,7 @@ class Values:
 
     def release(self) -> None:
         """Between two parts of a question that is many in one: let go of trees where they have become many."""
-        if self._may_release and self.project.trim(len(self._memo)):
+        if self._may_release and self.project.trim(self.remembered):
             self.trim()
 
     def renew(self) -> bool:

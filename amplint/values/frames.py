@@ -74,12 +74,12 @@ class Frames:
         function = self.engine.base(module, node).function
         if function is None:
             return ()
-        self.engine.project.half(module.source.path)
+        self.engine.project.note_half(module.source.path)
         return self.engine.remember(("frames", function), lambda: tuple(self._of(module, function)), tuple)
 
     def reaches(self, module: Module, node: ast.AST) -> bool:
         """Whether half precision may reach the code at `node`: a frame does, or its function switches it on itself."""
-        self.engine.project.half(module.source.path)
+        self.engine.project.note_half(module.source.path)
         reached = self._reached().get(module.source.path)
         if reached is None:
             return False
@@ -88,7 +88,7 @@ class Frames:
 
     def reaches_file(self, path: Path) -> bool:
         """Whether half precision may reach some code of a file."""
-        self.engine.project.half(path)
+        self.engine.project.note_half(path)
         return path in self._reached()
 
     def summaries(self) -> Mapping[Path, tuple[str, ...]]:
@@ -163,10 +163,9 @@ class Frames:
         if isinstance(context.node, _FUNCTIONS):
             yield from ((site.module, site.call) for site in project.callers(context))
         elif isinstance(context.node, ast.ClassDef):
-            for module in project.modules(project.files_calling(context.node.name)):
-                for call in module.calls_of(context.node.name):
-                    if context in project.resolve(module, call.func):
-                        yield module, call
+            for site in project.calls_of(context.node.name):
+                if context in project.resolve(site.module, site.call.func):
+                    yield site.module, site.call
 
     def _parts(self, places: list[Where]) -> Iterator[tuple[Module, ast.AST]]:
         """The nodes at these places one after the other, each with a measure of work, until all of it is spent."""

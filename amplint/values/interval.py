@@ -14,8 +14,6 @@ from math import inf, isinf, isnan
 from amplint.values.dtype import Dtype
 
 FLOAT16_MAX = 65504.0
-FLOAT16_SMALLEST = 2.0**-24
-"""The smallest positive float16. What is at or below its half, 2**-25, rounds to zero."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,9 +208,9 @@ class Regions:
     def cast_of(self, value: Value) -> Dtypes | None:
         """The dtypes that a module made at this place is cast to somewhere; None if it is nowhere."""
         dtypes = self.casts().dtypes
-        self.engine.project.half(value.module.source.path)
+        self.engine.project.note_half(value.module.source.path)
         if value.definition is not None:
-            self.engine.project.half(value.definition.module.source.path)
+            self.engine.project.note_half(value.definition.module.source.path)
         if not dtypes:
             return None
         found = dtypes.get(where(value.module, value.node))

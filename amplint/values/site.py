@@ -67,9 +67,6 @@ class Given:
         """These arguments behind `first` positional ones."""
         return Given((*first, *self.positional), self.keywords, self.open)
 
-    def without_first(self) -> Given:
-        return Given(self.positional[1:], self.keywords, self.open)
-
     def bind(self, parameters: Iterable[str]) -> dict[str, Argument]:
         """By parameter name; keywords that are no parameters keep their name, surplus positional ones are dropped."""
         bound = dict(zip(parameters, self.positional, strict=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -167,9 +167,6 @@ class Value:
     def __repr__(self) -> str:
         return f"<{self.op} at {self.module.source.path.name}:{getattr(self.node, 'lineno', '?')}>"
 
-    def is_op(self, *names: str) -> bool:
-        return self.op in names
-
     @property
     def operation(self) -> torch_ops.Operation | None:
         """The row of the table of operations; None for a value that is no torch operation."""
@@ -232,8 +229,6 @@ class Value:
 
 Alternatives: TypeAlias = tuple[Value, ...]
 """Alternatives: one a reaching definition, branch or call. Never empty for an expression; unknown is a Value."""
-
-Test: TypeAlias = Callable[[Value], bool]
 
 
 @dataclass(frozen=True, slots=True)
