@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
 from amplint.index import imported_names
+from amplint.nodes import children, compact, compact_children, compact_kind, fields
 from amplint.sections import Section, divide, only, without
 from amplint.source import Source
 
@@ -30,16 +31,9 @@ Scope: TypeAlias = (
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _SCOPES = (ast.Module, *_FUNCTIONS, ast.Lambda, ast.ClassDef, *_COMPREHENSIONS)
-_RECORDED = frozenset(
-    [
-        *(ast.Call, ast.Name, ast.arg, *_FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom),
-        *(ast.Global, ast.Nonlocal),
-        *(ast.ExceptHandler, ast.MatchAs, ast.MatchStar),
-    ]
-)
-_NO_NODES = frozenset(
-    "id attr ctx op ops arg module level kind conversion type_comment simple asname is_async kwd_attrs rest".split()
-)
+_SCOPE_KINDS = frozenset(map(compact_kind, _SCOPES))
+_BINDING = (ast.Name, ast.arg, ast.Import, ast.ImportFrom, ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
+_RECORDED = frozenset(map(compact_kind, (ast.Call, *_FUNCTIONS, ast.ClassDef, *_BINDING, ast.Global, ast.Nonlocal)))
 _ALIAS_DEPTH = 8
 
 
@@ -148,13 +142,13 @@ class Module:
         """The calls that a function makes itself, or a file; those in its lambdas too, those of inner functions not."""
         if function is self.tree:
             self.read_all()
-        stack = [*reversed(_children(function))]
+        stack = [*reversed(children(function))]
         while stack:
             node = stack.pop()
             if isinstance(node, ast.Call):
                 yield node
             if not isinstance(node, _FUNCTIONS):
-                stack += reversed(_children(node))
+                stack += reversed(children(node))
 
     def classes_mentioning(self, name: str) -> list[ast.ClassDef]:
         """The classes parsed once those that mention a name are; all, where the file has another name for it."""
@@ -386,6 +380,7 @@ class Module:
 
     def _insert(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         """Put statements where they stand in the tree."""
+        statements = [compact(statement) for statement in statements]
         self.tree.body = sorted([*self.tree.body, *statements], key=lambda node: node.lineno)
         return statements
 
@@ -397,14 +392,15 @@ class Module:
         while stack:
             node, scope = stack.pop()
             kind = type(node)
+            below = compact_children(node)
             if kind in _RECORDED:
                 self._record(node, scope)
-            if kind in _SCOPES:
+            if kind in _SCOPE_KINDS:
                 self._bindings.setdefault(node, {})
                 found = [(child, scope if outside else node) for child, outside in _children_of_scope(node)]
             else:
-                found = [(child, scope) for child in _children(node)]
-            for child, _ in found:
+                found = [(child, scope) for child in below]
+            for child in below:
                 parents[child] = node
             found.reverse()
             stack += found
@@ -538,31 +534,13 @@ def spot(node: ast.AST) -> Spot:
     return (*start, *end)
 
 
-def _children(node: ast.AST) -> list[ast.AST]:
-    """The nodes right below, without contexts and operators."""
-    found: list[ast.AST] = []
-    for field in _fields(type(node)):  # type: ignore[arg-type]  # a class is hashable whatever its instances are
-        value = getattr(node, field, None)
-        if isinstance(value, list):
-            found += [item for item in value if isinstance(item, ast.AST)]
-        elif isinstance(value, ast.AST):
-            found.append(value)
-    return found
-
-
 def _children_of_scope(node: ast.AST) -> Iterator[tuple[ast.AST, bool]]:
     """The nodes right below one that opens a scope, each with whether it is evaluated in the scope around."""
-    for field in _fields(type(node)):  # type: ignore[arg-type]  # a class is hashable whatever its instances are
+    for field in fields(type(node)):  # type: ignore[arg-type]  # a class is hashable whatever its instances are
         value = getattr(node, field, None)
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, ast.AST):
                 yield item, _evaluated_outside(node, field)
-
-
-@cache
-def _fields(kind: type[ast.AST]) -> tuple[str, ...]:
-    """The fields of a kind of node that may hold located nodes."""
-    return () if kind is ast.Constant else tuple(field for field in kind._fields if field not in _NO_NODES)
 
 
 def _evaluated_outside(node: ast.AST, field: str) -> bool:

@@ -6,6 +6,7 @@ import ast
 import enum
 
 from amplint.edit.layout import layout, spaced
+from amplint.nodes import kind_of
 from amplint.rule import Edit
 from amplint.tree import Module
 
@@ -66,7 +67,7 @@ def precedence(node: ast.expr) -> Precedence:
         return Precedence.NOT if isinstance(node.op, ast.Not) else Precedence.UNARY
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float | complex):
         return Precedence.AWAIT  # `1.real` is no attribute
-    return _OTHER.get(type(node), Precedence.ATOM)
+    return _OTHER.get(kind_of(node), Precedence.ATOM)
 
 
 def operand(text: str, least: Precedence) -> str:

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from amplint import flow, torch_ops
 from amplint.context import Options
+from amplint.nodes import kind_of
 from amplint.project import Definition, Project
 from amplint.tree import Module
 from amplint.values import (
@@ -354,7 +355,7 @@ class Values:
         if module not in self._nodes:
             by_kind: dict[type[ast.AST], list[ast.AST]] = {}
             for node in module.nodes:
-                by_kind.setdefault(type(node), []).append(node)
+                by_kind.setdefault(kind_of(node), []).append(node)
             self._nodes[module] = by_kind  # only now: a file's time may run out before
         return self._nodes[module].get(kind, [])
 

@@ -1,0 +1,105 @@
+"""The nodes of a tree in a third of the memory.
+
+Each kind of `ast` has a subclass here with slots for its fields, where `ast` gives every node a dictionary that has
+room for thirty. `isinstance`, `match` and `ast`'s own functions do not tell them apart; `type(node)` does (`kind_of`).
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeVar
+
+N = TypeVar("N", bound=ast.AST)
+
+_ABSTRACT = (ast.stmt, ast.expr, ast.excepthandler, ast.pattern)
+if sys.version_info >= (3, 12):
+    _ABSTRACT = (*_ABSTRACT, ast.type_param)
+_PARTS = (ast.alias, ast.arg, ast.arguments, ast.comprehension, ast.keyword, ast.match_case, ast.withitem)
+_RARE = frozenset({"type_comment", "kind"})
+"""Fields that are hardly ever given: what is not there has the default of the class."""
+_NUMBERS = {number: number for number in range(10_000)}
+"""Lines and columns, which the parser makes anew for each node."""
+_NO_NODES = frozenset(
+    "id attr ctx op ops arg module level kind conversion type_comment simple asname is_async kwd_attrs rest".split()
+)
+
+
+def compact(node: N) -> N:
+    """The node with its fields in slots. What is below it stays as it was."""
+    make = _MAKERS.get(type(node))
+    return make(node) if make else node
+
+
+def compact_children(node: ast.AST) -> list[ast.AST]:
+    """The nodes right below, without contexts and operators, made compact where they stand."""
+    found: list[ast.AST] = []
+    for field in fields(type(node)):  # type: ignore[arg-type]  # a class is hashable whatever its instances are
+        value = getattr(node, field, None)
+        if isinstance(value, list):
+            for index, item in enumerate(value):
+                if isinstance(item, ast.AST):
+                    value[index] = child = compact(item)
+                    found.append(child)
+        elif isinstance(value, ast.AST):
+            child = compact(value)
+            setattr(node, field, child)
+            found.append(child)
+    return found
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """The nodes right below, without contexts and operators."""
+    found: list[ast.AST] = []
+    for field in fields(type(node)):  # type: ignore[arg-type]  # a class is hashable whatever its instances are
+        value = getattr(node, field, None)
+        if isinstance(value, list):
+            found += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
+    return found
+
+
+def kind_of(node: ast.AST) -> type[ast.AST]:
+    """The class of `ast` that a node is of."""
+    kind = type(node)
+    return _KINDS.get(kind, kind)
+
+
+def compact_kind(kind: type[ast.AST]) -> type[ast.AST]:
+    """The class that compact nodes of a kind have."""
+    return _COMPACT.get(kind, kind)
+
+
+@cache
+def fields(kind: type[ast.AST]) -> tuple[str, ...]:
+    """The fields of a kind of node that may hold located nodes."""
+    return () if issubclass(kind, ast.Constant) else tuple(field for field in kind._fields if field not in _NO_NODES)
+
+
+def _with_slots(kind: type[ast.AST]) -> type[ast.AST]:
+    slots = tuple(name for name in (*kind._fields, *kind._attributes) if name not in _RARE)
+    return type(kind.__name__, (kind,), {"__slots__": slots})
+
+
+def _maker(kind: type[ast.AST], compact_kind: type[ast.AST]) -> Callable[[Any], Any]:
+    """A function that copies a node. It is written out field by field, as `dataclasses` does: every node goes here."""
+    lines = ["def make(node):", "    made = new(kind)"]
+    for name in kind._fields:
+        if name in _RARE:
+            lines.append(f"    if node.{name} is not None: made.{name} = node.{name}")
+        else:
+            lines.append(f"    made.{name} = node.{name}")
+    lines += [f"    made.{name} = shared(node.{name}, node.{name})" for name in kind._attributes]
+    scope: dict[str, Any] = {"new": kind.__new__, "kind": compact_kind, "shared": _NUMBERS.get}
+    exec("\n".join([*lines, "    return made"]), scope)
+    made: Callable[[Any], Any] = scope["make"]
+    return made
+
+
+_CONCRETE: tuple[type[ast.AST], ...] = (*(kind for base in _ABSTRACT for kind in base.__subclasses__()), *_PARTS)
+_COMPACT = {kind: _with_slots(kind) for kind in _CONCRETE}
+_KINDS = {compact_kind: kind for kind, compact_kind in _COMPACT.items()}
+_MAKERS = {kind: _maker(kind, compact_kind) for kind, compact_kind in _COMPACT.items()}
