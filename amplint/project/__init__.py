@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -69,7 +69,7 @@ class Project:
         self._room = _TEXTS_KEPT
         self._imported: dict[tuple[str, Path], tuple[Path, ...]] = {}
         self._importing: dict[Path, set[Path]] | None = None
-        self._named: dict[str, dict[str, list[Path]]] = {}
+        self._named: dict[str, dict[str, Sequence[Path]]] = {}
         self._unreadable: set[Path] = set()
         self.staged: dict[Question, None] = {}
         """The questions asked in what is worked out once for all files."""
@@ -399,13 +399,18 @@ class Project:
                 self._texts[path] = data
         return data
 
-    def _by_name(self, question: str) -> dict[str, list[Path]]:
+    def _by_name(self, question: str) -> dict[str, Sequence[Path]]:
         """The files of which a question about a name holds, by the name, for all names at once."""
         if question not in self._named:
-            found: dict[str, list[Path]] = {}
+            found: dict[str, Sequence[Path]] = {}
             for path in self._paths:
+                alone = (path,)  # most names are of one file: those share this
                 for name in dict.fromkeys(index.NAMES[question](self._text(path))):
-                    found.setdefault(name, []).append(path)
+                    known = found.setdefault(name, alone)
+                    if isinstance(known, list):
+                        known.append(path)
+                    elif known is not alone:
+                        found[name] = [*known, path]
             self._named[question] = found  # only now: a file's time may run out before
         return self._named[question]
 
