@@ -7,15 +7,18 @@ with its `INVALID` and `VALID` examples beside it.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 if TYPE_CHECKING:
     import ast
     from pathlib import Path
 
     from amplint.context import Context
+
+Trigger: TypeAlias = "bytes | re.Pattern[bytes]"
 
 
 class Severity(enum.IntEnum):
@@ -121,15 +124,15 @@ class Example:
 class Rule:
     """One entry of the catalogue.
 
-    `triggers` is the byte stage: alternatives, each a tuple of byte strings that must all occur in the file.
-    A file that satisfies none of them is never parsed for this rule.
+    `triggers` is the byte stage: alternatives, each a tuple of byte strings and patterns (`amplint.triggers`)
+    that must all occur in the file. A file that satisfies none of them is never parsed for this rule.
     """
 
     code: ClassVar[str]
     name: ClassVar[str]
     severity: ClassVar[Severity]
     summary: ClassVar[str]
-    triggers: ClassVar[tuple[tuple[bytes, ...], ...]]
+    triggers: ClassVar[tuple[tuple[Trigger, ...], ...]]
     in_half: ClassVar[bool] = False
     """It speaks only of code that half precision may reach: a file without such code is only read for it."""
     default: ClassVar[bool] = True

@@ -13,6 +13,7 @@ from amplint.context import Context
 from amplint.logarithms import Activation, Factor, Loss
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
+from amplint.triggers import call
 from amplint.values import Value
 
 _LOGS = ("log", "log2", "log10")
@@ -60,7 +61,7 @@ class LogSoftmax(Rule):
     name = "log-softmax"
     severity = Severity.ERROR
     summary = "log(softmax(x)) is -inf where log_softmax(x) is finite"
-    triggers = ((b"torch", b"log("), (b"torch", b"log2("), (b"torch", b"log10("))
+    triggers = ((b"torch", call("log", "2", "10")),)
     fixable = "safe/unsafe"
     INVALID: ClassVar = (
         Example(

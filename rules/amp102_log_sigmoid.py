@@ -13,6 +13,7 @@ from amplint.edit import Precedence
 from amplint.logarithms import Activation, Factor, Loss
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
+from amplint.triggers import call
 from amplint.values import Value
 
 _LOGS = ("log", "log2", "log10", "log1p")
@@ -55,7 +56,7 @@ class LogSigmoid(Rule):
     name = "log-sigmoid"
     severity = Severity.ERROR
     summary = "log(sigmoid(x)) is -inf where logsigmoid(x) is finite"
-    triggers = ((b"torch", b"log("), (b"torch", b"log1p("), (b"torch", b"log2("), (b"torch", b"log10("))
+    triggers = ((b"torch", call("log", "1p", "2", "10")),)
     fixable = "safe/unsafe"
     INVALID: ClassVar = (
         Example(

@@ -10,6 +10,7 @@ from amplint.context import Context
 from amplint.edit import Precedence
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
+from amplint.triggers import call
 from amplint.values import Peeled, Value
 
 
@@ -49,7 +50,7 @@ class LogSumExp(Rule):
     name = "log-sum-exp"
     severity = Severity.ERROR
     summary = "log(sum(exp(x))) overflows; logsumexp does not"
-    triggers = ((b"log", b"exp"),)
+    triggers = ((call("log", "2", "10"),),)
     fixable = "safe/unsafe"
     INVALID: ClassVar = (
         Example(

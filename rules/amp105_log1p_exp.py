@@ -12,6 +12,7 @@ from amplint.context import Context
 from amplint.flow import definitions
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
+from amplint.triggers import call
 from amplint.values import Value
 
 
@@ -47,7 +48,7 @@ class Log1pExp(Rule):
     name = "log1p-exp"
     severity = Severity.ERROR
     summary = "log(1 + exp(x)) overflows; softplus does not"
-    triggers = ((b"log", b"exp"),)
+    triggers = ((call("log", "1p"),),)
     fixable = "safe"
     INVALID: ClassVar = (
         Example(

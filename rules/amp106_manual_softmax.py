@@ -9,6 +9,7 @@ from amplint import patterns
 from amplint.context import Context
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
+from amplint.triggers import call
 from amplint.values import Peeled, Value, Values
 
 
@@ -46,7 +47,7 @@ class ManualSoftmax(Rule):
     name = "manual-softmax"
     severity = Severity.WARNING
     summary = "exp(x) / exp(x).sum() overflows; softmax does not"
-    triggers = ((b"exp", b"sum"),)
+    triggers = ((call("exp"), b"sum"),)
     fixable = "safe/unsafe"
     INVALID: ClassVar = (
         Example(

@@ -12,6 +12,7 @@ from amplint.context import Context
 from amplint.edit import Precedence
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
+from amplint.triggers import call
 from amplint.values import Certainty, Peeled, Value
 
 
@@ -50,7 +51,7 @@ class TanhLogJacobian(Rule):
     name = "tanh-log-jacobian"
     severity = Severity.WARNING
     summary = "log(1 - tanh(x)**2) is -inf where tanh rounds to 1"
-    triggers = ((b"tanh", b"log"), (b"Tanh", b"log"))
+    triggers = ((b"anh", call("log", "1p")),)
     fixable = "unsafe"
     INVALID: ClassVar = (
         Example(

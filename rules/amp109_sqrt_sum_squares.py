@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -11,9 +12,11 @@ from amplint.context import Context
 from amplint.edit import Precedence
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
+from amplint.triggers import call
 from amplint.values import Certainty, Dtype, Peeled, Value, Values, round_to
 
 _EPS = "1e-6"
+_ROOT = re.compile(rb"\*\* ?\(?(?:0?\.5|1\.?0? ?/)")
 _PARTS = ("real", "imag", "grad")
 """Attributes that are tensors where their object is one; others are taken for settings."""
 
@@ -52,7 +55,7 @@ class SqrtSumSquares(Rule):
     name = "sqrt-sum-squares"
     severity = Severity.WARNING
     summary = "the gradient of sqrt(sum(x**2)) at 0 is NaN; that of vector_norm is 0"
-    triggers = ((b"sqrt",), (b"0.5",), (b".5",))
+    triggers = ((call("sqrt"),), (_ROOT,), (call("pow"), b".5"), (call("pow"), b"1/2"), (call("pow"), b"1 / 2"))
     fixable = "safe/unsafe"
     INVALID: ClassVar = (
         Example(

@@ -10,6 +10,7 @@ from amplint import patterns
 from amplint.context import Context
 from amplint.rule import Example, Finding, Rule, Severity
 from amplint.torch_ops import Kind
+from amplint.triggers import call
 from amplint.values import Dtype, Value, round_to
 
 
@@ -47,7 +48,7 @@ class ArccosOfCosine(Rule):
     name = "arccos-of-cosine"
     severity = Severity.WARNING
     summary = "acos and asin have an infinite gradient at 1 and are NaN beyond"
-    triggers = ((b"acos",), (b"asin",), (b"arccos",), (b"arcsin",))
+    triggers = ((call("acos"),), (call("asin"),), (call("arccos"),), (call("arcsin"),))
     INVALID: ClassVar = (
         Example(
             """

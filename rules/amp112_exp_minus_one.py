@@ -10,6 +10,7 @@ from amplint import patterns
 from amplint.context import Context
 from amplint.rewrite import Rewrite, UnmovableError
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
+from amplint.triggers import call
 from amplint.values import Dtype, Value
 
 _WHOLE = ("floor", "ceil", "round", "trunc")
@@ -49,7 +50,7 @@ class ExpMinusOne(Rule):
     name = "exp-minus-one"
     severity = Severity.INFO
     summary = "exp(x) - 1 and log(1 + x) lose their digits near 0; expm1 and log1p do not"
-    triggers = ((b"exp", b"1"), (b"log", b"1"))
+    triggers = ((call("exp"), b"1"), (call("log"), b"1"))
     fixable = "safe"
     INVALID: ClassVar = (
         Example(

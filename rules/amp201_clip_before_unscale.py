@@ -15,6 +15,7 @@ from amplint.protocol.recognise import is_clip_name
 from amplint.protocol.roles import last_name
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.tree import Module
+from amplint.triggers import attribute
 
 Handled: TypeAlias = dict[Symbol | None, set[Symbol | None]]
 
@@ -65,7 +66,15 @@ class ClipBeforeUnscale(Rule):
     name = "clip-before-unscale"
     severity = Severity.ERROR
     summary = "gradients are clipped while still multiplied by the loss scale"
-    triggers = ((b"clip",), (b"clamp", b".grad"), (b".grad", b"mul_"))
+    triggers = (
+        (b"clip_grad",),
+        (b"clip_and_",),
+        (b"adaptive_clip",),
+        (b"gradient_clip",),
+        (b"clip", attribute("grad")),
+        (b"clamp", attribute("grad")),
+        (b"mul_", attribute("grad")),
+    )
     fixable = "safe"
     INVALID: ClassVar = (
         Example(

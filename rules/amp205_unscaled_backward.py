@@ -51,7 +51,7 @@ class UnscaledBackward(Rule):
     name = "unscaled-backward"
     severity = Severity.ERROR
     summary = "an unscaled backward() into gradients that scaler.step() unscales"
-    triggers = ((b"backward",),)
+    triggers = ((b"backward(",), (b"backward (",))
     fixable = "safe"
     INVALID: ClassVar = (
         Example(

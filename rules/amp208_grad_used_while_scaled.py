@@ -18,6 +18,7 @@ from amplint.protocol import Event, Kind, Path, Symbol
 from amplint.rule import Example, Finding, Fix, Rule, Safety, Severity
 from amplint.scaling import Fault
 from amplint.tree import Function, Module
+from amplint.triggers import attribute
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
@@ -66,7 +67,7 @@ class GradUsedWhileScaled(Rule):
     name = "grad-used-while-scaled"
     severity = Severity.WARNING
     summary = ".grad read or changed while it is scaled"
-    triggers = ((b"grad",),)
+    triggers = ((attribute("grad"),), (b"grad", b"backward"), (b"grad", b"caler"))
     fixable = "unsafe"
     INVALID: ClassVar = (
         Example(

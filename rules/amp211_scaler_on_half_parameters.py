@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import ClassVar, TypeGuard
 
@@ -16,7 +17,9 @@ from amplint.protocol import Event, Kind
 from amplint.rule import Edit, Example, Finding, Fix, Rule, Safety, Severity
 from amplint.scaling import Fault
 from amplint.tree import Module
+from amplint.triggers import attribute
 
+_IMPORTED = re.compile(rb"from torch import [^\n]*(?:half|float16)")
 _FLOAT16_PRECISION = (16, "16", "16-mixed")
 
 
@@ -59,7 +62,7 @@ class ScalerOnHalfParameters(Rule):
     name = "scaler-on-half-parameters"
     severity = Severity.ERROR
     summary = "a GradScaler over float16 parameters raises"
-    triggers = ((b"half",), (b"float16",))
+    triggers = ((attribute("half"),), (attribute("float16"),), (_IMPORTED,))
     fixable = "unsafe"
     INVALID: ClassVar = (
         Example(

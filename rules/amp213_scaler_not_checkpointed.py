@@ -60,7 +60,7 @@ class ScalerNotCheckpointed(Rule):
     name = "scaler-not-checkpointed"
     severity = Severity.INFO
     summary = "a checkpoint with the optimizer's state but not the scaler's"
-    triggers = ((b"state_dict", b"save"),)
+    triggers = ((b".state_dict", b"save"),)
     fixable = "unsafe"
     INVALID: ClassVar = (
         Example(

@@ -51,7 +51,7 @@ class GradPenaltyScaled(Rule):
     name = "grad-penalty-scaled"
     severity = Severity.WARNING
     summary = "autograd.grad of a scaled loss used without dividing by the scale"
-    triggers = ((b"grad(", b"scale"),)
+    triggers = ((b".grad(", b"scale"), (b"import grad", b"scale"), (b", grad", b"scale"))
     INVALID: ClassVar = (
         Example(
             """

@@ -12,6 +12,7 @@ from amplint.context import Context
 from amplint.rule import Edit, Example, Finding, Fix, Rule, Safety, Severity
 from amplint.torch_ops import Kind
 from amplint.tree import Module
+from amplint.triggers import call
 from amplint.values import Certainty, Dtype, Value, is_stopped
 
 _LOGS = ("log", "log2", "log10")
@@ -20,6 +21,9 @@ _AT_ZERO = (*_LOGS, "sqrt", "rsqrt", "reciprocal")
 
 _MASKING = ("where", "masked_fill", "relu", "clamp", "clamp_min", "maximum", "softplus", "threshold", "nan_to_num")
 """Operations that keep a gradient from what they do not select."""
+
+_SINGULAR = (call("log", "2", "10"), call("sqrt"), call("pow"), b"/", b"div", b"**", b"reciprocal")
+"""What the text of such an operation holds."""
 
 _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _PASSING = (Kind.ELEMENTWISE, Kind.ARITHMETIC, Kind.SHAPE, Kind.CAST)
@@ -69,17 +73,8 @@ class WhereNanGradient(Rule):
     severity = Severity.WARNING
     summary = "the branch that where does not select has an infinite gradient, which becomes NaN"
     triggers = (
-        (b"where", b"log"),
-        (b"where", b"sqrt"),
-        (b"where", b"/"),
-        (b"where", b"div"),
-        (b"where", b"**"),
-        (b"where", b"pow"),
-        (b"where", b"reciprocal"),
-        (b"log", b"masked_fill"),
-        (b"log", b"mask"),
-        (b"log", b"valid"),
-        (b"log", b">"),
+        *((call("where"), singular) for singular in _SINGULAR),
+        *((call("log", "2", "10"), mask) for mask in (b"mask", b"valid", b">")),
     )
     fixable = "unsafe"
     INVALID: ClassVar = (

@@ -137,7 +137,7 @@ def test_standard_input(folder: Path) -> None:
 
 def test_standard_input_stands_for_the_file(folder: Path) -> None:
     (folder / "helper.py").write_text("import torch\n\n\ndef total(x):\n    return torch.exp(x).sum(-1)\n")
-    caller = "import torch\nfrom helper import total\n\n\ndef loss(x):\n    return torch.log(total(x))  # of exp\n"
+    caller = "import torch\nfrom helper import total\n\n\ndef loss(x):\n    return torch.log(total(x))\n"
     assert codes("-", "--stdin-filename", "loss.py", stdin=caller) == ["AMP104"]
 
 

@@ -46,11 +46,11 @@ def test_a_file_without_the_words_is_not_parsed(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"# coding: klingon\nlog = torch.exp\n", "unknown encoding: klingon"),
-        (b"log = torch.exp\n# \xe9\n", "not utf-8 text"),
-        (b"log = torch.exp\nx = (\n", "cannot be parsed"),
-        (b"log = torch.exp\n\0", "cannot be parsed"),
-        (b"print 'log', torch.exp\n", "cannot be parsed"),
+        (b"# coding: klingon\nlog = torch.log\n", "unknown encoding: klingon"),
+        (b"log = torch.log\n# \xe9\n", "not utf-8 text"),
+        (b"log = torch.log\nx = (\n", "cannot be parsed"),
+        (b"log = torch.log\n\0", "cannot be parsed"),
+        (b"print torch.log\n", "cannot be parsed"),
     ],
 )
 def test_one_finding_for_what_cannot_be_read(tmp_path: Path, data: bytes, message: str) -> None:
@@ -84,7 +84,7 @@ def test_a_judgement_can_go_between_processes(tmp_path: Path) -> None:
 
 
 def test_a_replaced_file_is_judged_anew_for_all(tmp_path: Path) -> None:
-    caller = "import torch\nfrom helper import total\n\n\ndef loss(x):\n    return torch.log(total(x))  # exp\n"
+    caller = "import torch\nfrom helper import total\n\n\ndef loss(x):\n    return torch.log(total(x))\n"
     helper = "import torch\n\n\ndef total(x):\n    return torch.exp(x).sum(-1)\n"
     judge, (main, other) = linter(tmp_path, "AMP104", main=caller, helper=helper)
     assert codes(judge, main) == ["AMP104"]
