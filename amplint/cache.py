@@ -146,7 +146,7 @@ class Cache:
         fresh = {path: _facts(text) for path, text in texts.items()}
         reconnected = bool(moved) or any(state.facts.get(path) != fact for path, fact in fresh.items())
         state.facts.update(fresh)
-        loaded = {path: files.imports(text, Path(path)) for path, text in texts.items()}
+        loaded = {path: files.loaded(index.imported(text), Path(path)) for path, text in texts.items()}
         names = {
             kind: {path: frozenset(read(text)) for path, text in texts.items()} for kind, read in index.NAMES.items()
         }

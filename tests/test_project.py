@@ -359,3 +359,15 @@ def test_answers_tell_what_they_rest_on_also_when_remembered() -> None:
         asked = recording.asked.questions()
         assert ("module", str(ROOT / "other.py")) in asked
         assert any(question[0] == "files_of" and question[1] == "other" for question in asked)
+
+
+def test_a_changed_file_is_found_by_its_new_names() -> None:
+    texts = {"a.py": "f(1)\n", "b.py": "import a\ng(h)\n", "c.py": "f(2)\n"}
+    paths = {name: Path("/p") / name for name in texts}
+    project = Project(paths.values(), lambda path: Source.from_bytes(path, texts[path.name].encode()))
+    assert project.files_calling("f") == (paths["a.py"], paths["c.py"])
+    assert project.files_importing(paths["c.py"]) == frozenset()
+    texts["b.py"] = "import c\nf(h)\n"
+    project.forget(paths["b.py"])
+    assert project.files_calling("f") == (paths["a.py"], paths["b.py"], paths["c.py"])
+    assert project.files_importing(paths["c.py"]) == {paths["b.py"]}

@@ -12,10 +12,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from sys import intern
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from amplint import index
+from amplint.index import Summary
 from amplint.project import calls, classes, names
 from amplint.project.asked import NOTHING, Asked, Question, Recording
 from amplint.project.definitions import Callee, CallSite, Definition, default_of, parameters
@@ -51,8 +53,6 @@ _ANSWER = 40
 _LEFT_TREES = 3_000_000
 """Characters of those asked for last, which stay when the others are let go: the next file may well need them."""
 
-_TEXTS_KEPT = 300_000_000
-"""Bytes of text held; the files beyond are read again for each question."""
 _HOPS = 3
 """How many calls back a parameter is followed to the arguments it is given."""
 
@@ -60,16 +60,19 @@ _HOPS = 3
 class Project:
     """The files, linked on demand. Definitions are compared by the identity of their nodes."""
 
-    def __init__(self, files: Iterable[Path], read: Callable[[Path], Source]) -> None:
-        """`read` gives the source of a path; it may raise OSError or UnreadableSourceError."""
+    def __init__(
+        self, files: Iterable[Path], read: Callable[[Path], Source], summary: Callable[[Path], Summary] | None = None
+    ) -> None:
+        """`read` gives the source of a path; it may raise OSError or UnreadableSourceError. `summary` gives what a
+        file's text tells, if it is known without reading it."""
         self._files = Files(files)
         self._read = read
         self._questions = Questions()
-        self._texts: dict[Path, bytes] = {}
-        self._room = _TEXTS_KEPT
+        self._summary = summary or (lambda path: index.summary(self._text(path)))
         self._imported: dict[tuple[str, Path], tuple[Path, ...]] = {}
-        self._importing: dict[Path, set[Path]] | None = None
+        self._importing: dict[Path, set[Path]] = {}
         self._named: dict[str, dict[str, Sequence[Path]]] = {}
+        self._changed: set[Path] = set()
         self._unreadable: set[Path] = set()
         self.staged: dict[Question, None] = {}
         """The questions asked in what is worked out once for all files."""
@@ -144,7 +147,7 @@ class Project:
         self._questions.note("files_using", word)
         key = ("using", word)
         return self._questions.remember(
-            key, lambda: tuple(path for path in self._mentioning(word) if word in index.code(self._text(path))), ()
+            key, lambda: tuple(path for path in self._naming(word) if word in index.code(self._text(path))), ()
         )
 
     def defines(self, name: str) -> bool:
@@ -155,19 +158,15 @@ class Project:
     def files_importing(self, path: Path) -> frozenset[Path]:
         """The files that seem to import a file, or the package that it stands in."""
         self._questions.note("files_importing", str(path))
-        if self._importing is None:
-            importing: dict[Path, set[Path]] = {}
-            for importer in self._paths:
-                for loaded in self._files.imports(self._text(importer), importer):
-                    importing.setdefault(loaded, set()).add(importer)
-            self._importing = importing  # only now: a file's time may run out before
+        self._read_summaries()
         known = self._importing
         return frozenset(known.get(path, set()) | known.get(path.parent / "__init__.py", set()))
 
     def mentions(self, path: Path, word: str) -> bool:
         """Whether the text of one file holds `word`."""
         self._questions.note("module", str(path))
-        return word.encode() in self._encoded(path)
+        module = self._modules.get(path)
+        return word in (module.source.text if module else self._text(path))
 
     def answer(self, question: Question) -> tuple[str, ...]:
         """The answer to a recorded question as paths. A file is its own answer: it is compared, not asked."""
@@ -212,13 +211,11 @@ class Project:
 
     def forget(self, path: Path) -> None:
         """Read one file anew. Analyses made over this project must be made anew."""
-        self._texts.pop(path, None)
         self._modules.pop(path, None)
         self._recent.pop(path, None)
         self._held -= self._weights.pop(path, 0)
         self._unreadable.discard(path)
-        self._named.clear()
-        self._importing = None
+        self._changed.add(path)
         self._questions.clear()
 
     def abandon(self) -> None:
@@ -384,36 +381,48 @@ class Project:
         return module
 
     def _text(self, path: Path) -> str:
-        return self._encoded(path).decode("utf-8", "surrogatepass")
-
-    def _encoded(self, path: Path) -> bytes:
-        """The text in UTF-8: with one wide character, it would take up to four times the memory as a str."""
-        data = self._texts.get(path)
-        if data is None:
-            try:
-                data = self._read(path).text.encode("utf-8", "surrogatepass")
-            except (OSError, UnreadableSourceError):
-                data = b""
-            if self._room > 0:
-                self._room -= len(data)
-                self._texts[path] = data
-        return data
+        """The program of a file; empty if it cannot be read. It is not kept: texts would be half of all memory."""
+        try:
+            return self._read(path).text
+        except (OSError, UnreadableSourceError):
+            return ""
 
     def _by_name(self, question: str) -> dict[str, Sequence[Path]]:
         """The files of which a question about a name holds, by the name, for all names at once."""
-        if question not in self._named:
-            found: dict[str, Sequence[Path]] = {}
-            for path in self._paths:
-                alone = (path,)  # most names are of one file: those share this
-                for name in dict.fromkeys(index.NAMES[question](self._text(path))):
-                    known = found.setdefault(name, alone)
-                    if isinstance(known, list):
-                        known.append(path)
-                    elif known is not alone:
-                        found[name] = [*known, path]
-            self._named[question] = found  # only now: a file's time may run out before
+        self._read_summaries()
         return self._named[question]
 
-    def _mentioning(self, word: str) -> tuple[Path, ...]:
-        sought = word.encode()
-        return tuple(path for path in self._paths if sought in self._encoded(path))
+    def _read_summaries(self) -> None:
+        """Turn what the files tell by themselves into what is known of each name."""
+        if self._named and not self._changed:
+            return
+        named: dict[str, dict[str, Sequence[Path]]] = self._named or {question: {} for question in index.NAMES}
+        importing = self._importing
+        for path in sorted(self._changed) if self._named else self._paths:
+            summary = self._summary(path)
+            for loaded in self._files.loaded(summary[index.IMPORTS], path):
+                importing.setdefault(loaded, set()).add(path)
+            for question, found in named.items():
+                _enter(path, summary[question], found)
+        self._named = named  # only now: a file's time may run out before
+        self._changed.clear()
+
+    def _naming(self, word: str) -> tuple[Path, ...]:
+        """The files that may hold a word: all, if it is no part of a name."""
+        if not word.isidentifier() or not word.isascii():
+            return tuple(self._paths)
+        names = (self._by_name(question) for question in ("files_calling", "files_passing"))
+        return tuple(sorted({path for known in names for name in known if word in name for path in known[name]}))
+
+
+def _enter(path: Path, names: Iterable[str], known: dict[str, Sequence[Path]]) -> None:
+    """Note that a file has these names. What it had before a change stays: that only costs a parse."""
+    alone = (path,)  # most names are of one file: those share this
+    for name in names:
+        paths = known.get(name)
+        if paths is None:
+            known[intern(name)] = alone
+        elif isinstance(paths, list) and paths[-1] < path:
+            paths.append(path)
+        elif path not in paths:
+            known[name] = sorted([*paths, path])

@@ -8,8 +8,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from amplint.index import imported
-
 _NEVER_LOCAL = frozenset({"torch", "torchvision", "torchaudio", "numpy"})
 
 
@@ -43,9 +41,9 @@ class Files:
                 return found
         return self._anywhere(parts, here)
 
-    def imports(self, text: str, importer: Path) -> frozenset[Path]:
-        """The files that the import statements of a text seem to load."""
-        return frozenset(path for dotted in dict.fromkeys(imported(text)) for path in self.imported(dotted, importer))
+    def loaded(self, imports: Iterable[str], importer: Path) -> frozenset[Path]:
+        """The files that imports of these dotted names in `importer` seem to load."""
+        return frozenset(path for dotted in imports for path in self.imported(dotted, importer))
 
     def _at(self, root: str, parts: list[str]) -> tuple[Path, ...]:
         base = os.path.join(root, *parts)
