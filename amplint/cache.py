@@ -2,7 +2,8 @@
 
 A judgement rests on its file and on the primitive questions that were asked of the project (`Project.recording`). The
 cache keeps their answers. On the next run only files that changed are read: from their texts follows which answers
-have changed, and so which judgements must be made anew. A file counts as changed by its size and time.
+have changed, and so which judgements must be made anew. A file whose size and time are as they were is not looked at;
+one that has only another time (a fresh checkout) has not changed.
 
 The cache is one JSON file for each set of settings, written whole or not at all. What cannot be read is ignored and
 made anew; what cannot be written is not kept.
@@ -11,10 +12,8 @@ made anew; what cannot be written is not kept.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from amplint import __version__, index
+from amplint.cache_folder import Stamp, digest, settled, stamp_of, write
 from amplint.diagnostic import Judgement
 from amplint.own_rules import AnalysisIncomplete
 from amplint.project.asked import Question
@@ -30,25 +30,16 @@ from amplint.project.files import Files, is_among
 from amplint.relevance import facts
 from amplint.stored import decode, encode
 
-FOLDER = ".amplint_cache"
-WORTHWHILE = 20
-"""How many files a run must have for the cache to be asked."""
-_MARKER = "CACHEDIR.TAG"
-_SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n# A cache of amplint. It can be removed at any time.\n"
-_FORMAT = 2
-_GRAIN = 20_000_000
-"""Nanoseconds within which two changes of a file can have the same time."""
-
-Stamp = tuple[int, int]
-"""When a file was changed last (nanoseconds) and its size; (0, -1) for one that is not there."""
+_FORMAT = 3
 
 
 @dataclass(slots=True)
 class _State:
-    """What the file holds: stamps and facts of all files, answers of questions, judgements with what they rest on, and
-    what half precision in the project, on which many of them rest by its answer for a file, rests on itself."""
+    """What the file holds: stamps, digests and facts of all files, answers of questions, judgements with what they rest
+    on, and what half precision in the project, on which many of them rest by its answer for a file, rests on itself."""
 
     stamps: dict[str, Stamp] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     answers: dict[Question, tuple[str, ...]] = field(default_factory=dict)
     rests_on: dict[str, tuple[Question, ...]] = field(default_factory=dict)
@@ -58,6 +49,9 @@ class _State:
 
 class Asks(Protocol):
     """Whom a cache asks of the project as it is now: a Linter."""
+
+    def digest(self, path: Path) -> str:
+        """What tells a file's content from any other; empty if it cannot be read."""
 
     def text(self, path: Path) -> str:
         """The program of a file, empty if it cannot be read."""
@@ -76,9 +70,10 @@ class Cache:
         """`paths` are all files of the project."""
         self.file = folder / f"{key}.json"
         self._paths = [Path(os.path.abspath(path)) for path in paths]
-        self._stamps = {str(path): _stamp(path) for path in self._paths}
+        self._stamps = {str(path): stamp_of(path) for path in self._paths}
         self._project = project
         self._begun = time.time_ns()
+        self._is_renewed = False
         self._state = self._valid(self._load())
 
     def known(self, path: Path) -> Judgement | None:
@@ -102,18 +97,27 @@ class Cache:
             state.judgements[str(path)] = encode(judgement)
             if judgement.staged:
                 self._stage(state, judgement.staged)
-        if judged:
+        if judged or self._is_renewed:
             self._save(state)
 
     # -- what still holds ----------------------------------------------------------------------------------------
 
     def _valid(self, state: _State) -> _State:
         """The part of a state that the files, as they are now, leave valid, with its answers brought up to date."""
-        changed = {p for p in state.stamps.keys() | self._stamps.keys() if state.stamps.get(p) != self._stamps.get(p)}
+        touched = {p for p in state.stamps.keys() | self._stamps.keys() if state.stamps.get(p) != self._stamps.get(p)}
+        changed = {path for path in touched if not self._is_as_it_was(path, state)}
+        self._is_renewed = bool(touched)
+        for path in changed:
+            state.digests.pop(path, None)
         if changed:
             self._update(state, changed)
         state.stamps = self._stamps
         return state
+
+    def _is_as_it_was(self, path: str, state: _State) -> bool:
+        """Whether a file with another time has the content that it had."""
+        known = state.digests.get(path)
+        return known is not None and path in self._stamps and known == self._project.digest(Path(path))
 
     def _update(self, state: _State, changed: set[str]) -> None:
         texts = {path: self._project.text(Path(path)) for path in changed & self._stamps.keys()}
@@ -189,6 +193,7 @@ class Cache:
             paths = data["paths"]
             return _State(
                 stamps={path: (stamp[0], stamp[1]) for path, stamp in zip(paths, data["stamps"], strict=True)},
+                digests=dict(zip(paths, data["digests"], strict=True)),
                 facts=data["facts"],
                 answers={
                     question: tuple(paths[number] if isinstance(number, int) else number for number in answer)
@@ -209,7 +214,8 @@ class Cache:
         data = {
             "format": _FORMAT,
             "paths": list(paths),
-            "stamps": [_settled(stamp, self._begun) for stamp in state.stamps.values()],
+            "stamps": [settled(stamp, self._begun) for stamp in state.stamps.values()],
+            "digests": [state.digests.get(path) or self._digest(path, stamp) for path, stamp in state.stamps.items()],
             "facts": self._connections(state) if any(question[0] == "concerns" for question in used) else {},
             "questions": list(numbers),
             "answers": [[paths.get(path, path) for path in state.answers.get(question, ())] for question in numbers],
@@ -217,84 +223,37 @@ class Cache:
             "rests_on": {path: [numbers[question] for question in asked] for path, asked in state.rests_on.items()},
             "judgements": state.judgements,
         }
-        with contextlib.suppress(OSError):
-            _prepare(self.file.parent)
-            _write_whole(self.file, json.dumps(data, separators=(",", ":")))
+        write(self.file, json.dumps(data, separators=(",", ":")))
+
+    def _digest(self, path: str, stamp: Stamp) -> str:
+        """The digest of a file as it was when the run began; empty if it may have changed since."""
+        found = self._project.digest(Path(path))
+        return found if settled(stamp, self._begun) == stamp == stamp_of(Path(path)) else ""
 
     def _connections(self, state: _State) -> dict[str, str]:
         """What the connections of the files with torch are read off, for all of them."""
         return {path: state.facts.get(path) or _facts(self._project.text(Path(path))) for path in state.stamps}
 
 
-def folder_of(root: Path, chosen: Path | None) -> Path | None:
-    """Where the cache of a project goes; None where a link stands in its place, which could lead anywhere."""
-    folder = chosen if chosen is not None else root / FOLDER
-    versioned = folder / __version__
-    return None if chosen is None and (folder.is_symlink() or versioned.is_symlink()) else versioned
-
-
 def key_of(*settings: object) -> str:
     """The name of the cache for these settings and this amplint."""
-    return hashlib.sha256(repr((*settings, _own_stamp())).encode()).hexdigest()[:24]
-
-
-def clean(folder: Path) -> bool:
-    """Remove a cache folder. False, and nothing is touched, if there is none or it is not amplint's."""
-    import shutil
-
-    if folder.is_symlink() or not (folder / _MARKER).is_file():
-        return False
-    shutil.rmtree(folder)
-    return True
-
-
-def _prepare(folder: Path) -> None:
-    """Make the folder, marked as a cache and ignored by git."""
-    top = folder.parent
-    if (folder / ".").exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in ((".gitignore", "*\n"), (_MARKER, _SIGNATURE)):
-        if not (top / name).exists():
-            _write_whole(top / name, text)
-
-
-def _write_whole(path: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+    return digest(repr((*settings, _own_state())).encode())[:24]
 
 
 def _facts(text: str) -> str:
     return facts(text.encode("utf-8", "surrogatepass"))
 
 
-def _stamp(path: Path) -> Stamp:
-    try:
-        status = path.stat()
-    except OSError:
-        return 0, -1
-    return status.st_mtime_ns, status.st_size
-
-
-def _settled(stamp: Stamp, begun: int) -> Stamp:
-    """The stamp; for a file changed just as the run began, which may have changed again since, one that never holds."""
-    return (0, 0) if begun - stamp[0] < _GRAIN else stamp
-
-
-def _own_stamp() -> list[tuple[str, Stamp]]:
-    """When the files of amplint and its rules were changed last, so that a development version knows itself."""
-    folders = [Path(__file__).parent]
+def _own_state() -> object:
+    """What tells this amplint from any other: the record of what was installed, which is alike in all environments; of
+    a development version, when its files were changed last."""
+    own = Path(__file__).parent
+    record = own.parent / f"amplint-{__version__}.dist-info" / "RECORD"
+    with contextlib.suppress(OSError):
+        return digest(record.read_bytes())
     rules = find_spec("amplint.rules")
-    if rules is not None:
-        folders += map(Path, rules.submodule_search_locations or ())
-    return sorted((str(path), _stamp(path)) for folder in folders for path in folder.rglob("*.py"))
+    folders = [own, *map(Path, (rules.submodule_search_locations or ()) if rules else ())]
+    return sorted((str(path), stamp_of(path)) for folder in folders for path in folder.rglob("*.py"))
 
 
 def _is_incomplete(judgement: Judgement) -> bool:

@@ -34,6 +34,8 @@ _ATTRIBUTE = re.compile(r"self\.(\w+) *(?::[^=\n]*)?=(?!=)")
 _STATEMENT = re.compile(
     r"^[ \t]*(?:import[ \t]+([^\n#;]+)|from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]+))", re.MULTILINE
 )
+_COMMENT = re.compile(r"#[^\n]*")
+_DOTTED = re.compile(r"[.\w]+")
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([.\w]+)", re.MULTILINE)
 
 
@@ -86,12 +88,12 @@ def imported_names(text: str) -> list[str]:
     """The dotted names that import statements may load a file for: `a.b`, `a.b.c` of `from a.b import c`."""
     found: dict[str, None] = {}
     for plain, base, listed in _STATEMENT.findall(text):
-        names = [part.split(" as ")[0].strip() for part in (plain or listed).strip("()").split(",")]
+        names = [part.split(" as ")[0].strip() for part in (plain or _COMMENT.sub("", listed)).strip("()").split(",")]
         if base:
             found[base] = None
             separator = "" if base.endswith(".") else "."
             names = [f"{base}{separator}{name}" for name in names]
-        found |= dict.fromkeys(name for name in names if name and not name.endswith("*"))
+        found |= dict.fromkeys(name for name in names if _DOTTED.fullmatch(name))
     return list(found)
 
 
@@ -126,9 +128,11 @@ NAMES: dict[str, Callable[[str], Iterable[str]]] = {
 
 IMPORTS = "imports"
 """The kind of what `imported` gives."""
+LINKS = "links"
+"""The kind of what `imported_names` gives."""
 
 
-def summary(text: str) -> Summary:
+def summary(text: str, *, with_links: bool = False) -> Summary:
     """All names of a text, each once."""
-    kinds = {**NAMES, IMPORTS: imported}
+    kinds = {**NAMES, IMPORTS: imported, **({LINKS: imported_names} if with_links else {})}
     return {kind: tuple(dict.fromkeys(read(text))) for kind, read in kinds.items()}

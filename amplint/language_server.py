@@ -81,7 +81,7 @@ class AmplintServer(LanguageServer):
 
     def _new_linter(self, path: Path, settings: Settings) -> Linter:
         def project() -> list[Path]:
-            return linked([path], surroundings([path], [path], settings.excludes), linter.text)
+            return linked([path], surroundings([path], [path], settings.excludes), linter.links)
 
         linter = Linter(project, Plan(settings.codes, settings.options, settings.ignored_in))
         return linter

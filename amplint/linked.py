@@ -11,17 +11,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from amplint import index
 from amplint.project.files import Files
 
 FEW = 20
 """For so many checked files or more, all files of the project count as linked: sorting them out would not pay."""
 
 
-def linked(checked: Iterable[Path], around: Iterable[Path], text: Callable[[Path], str]) -> list[Path]:
+def linked(checked: Iterable[Path], around: Iterable[Path], links: Callable[[Path], Iterable[str]]) -> list[Path]:
     """The files of `around` that imports lead to the checked ones and from there, with the checked ones themselves.
 
-    `text` gives a file's program.
+    `links` gives the dotted names that a file's imports may load a file for.
     """
     paths = [Path(os.path.abspath(path)) for path in around]
     files = Files(paths)
@@ -30,7 +29,7 @@ def linked(checked: Iterable[Path], around: Iterable[Path], text: Callable[[Path
     importing: defaultdict[Path, set[Path]] = defaultdict(set)
     for path in paths:
         here = _node(path, packages)
-        for dotted in index.imported_names(text(path)):
+        for dotted in links(path):
             for found in files.imported(dotted, path):
                 there = _node(found, packages)
                 imported[here].add(there)

@@ -13,11 +13,15 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from amplint import index
 from amplint.budget import OutOfTimeError, limited
 from amplint.context import Analyses, Context, Options
 from amplint.diagnostic import Judgement, place, unplaced
+from amplint.index import Summary
 from amplint.own_rules import AnalysisIncomplete, OwnRule, UnreadableFile
 from amplint.project.asked import Question
 from amplint.registry import all_rules
@@ -26,6 +30,9 @@ from amplint.rule import Finding, Position, Rule
 from amplint.source import SkippedSourceError, Source, UnreadableSourceError
 from amplint.suppress import suppress
 from amplint.triggers import Triggers
+
+if TYPE_CHECKING:
+    from amplint.summaries import Summaries
 
 START = Position(1, 1)
 _SCALING = ("backward", "unscale_", "clip_grad")
@@ -69,6 +76,8 @@ class Linter:
         self.plan = plan
         self.records = False
         """Whether judgements say what they rest on, for a cache."""
+        self.folder: Path | None = None
+        """Where what the files tell by themselves is kept, if it is."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         """Processor time by stage: reading and byte triggers, parsing, and each rule with the analyses it asked for."""
         self._asked: list[Question] = []
@@ -161,6 +170,26 @@ class Linter:
         source = self.source(path)
         return "" if source is None else source.text
 
+    def digest(self, path: Path) -> str:
+        """What tells a file's content from any other; empty if it cannot be read."""
+        from amplint.cache_folder import digest
+
+        try:
+            return digest(self._bytes(path))
+        except OSError:
+            return ""
+
+    def links(self, path: Path) -> Iterable[str]:
+        """The dotted names that a file's imports may load a file for."""
+        if self.folder is None or path in self.contents:
+            return index.imported_names(self.text(path))
+        return self._summaries.of(path)[index.LINKS]
+
+    def keep(self) -> None:
+        """Keep what was found out about single files, for the next run."""
+        if "_summaries" in vars(self):
+            self._summaries.save()
+
     def explain_values(self, path: Path, line: int) -> str:
         """What the value analysis makes of the expressions that begin on a line. Raises LookupError."""
         from amplint.values.explain import explain
@@ -235,10 +264,28 @@ class Linter:
         if self._analyses is None:
             from amplint.project import Project
 
-            self._analyses = Analyses(Project(self._files(), self._source), self.plan.options)
+            self._analyses = Analyses(Project(self._files(), self._source, self._summary), self.plan.options)
         else:
             self._analyses.trim()
         return self._analyses
+
+    def _summary(self, path: Path) -> Summary:
+        if self.folder is None or path in self.contents:
+            return index.summary(self.text(path))
+        return self._summaries.of(path)
+
+    @cached_property
+    def _summaries(self) -> Summaries:
+        from amplint.summaries import Summaries
+
+        assert self.folder is not None
+        return Summaries(self.folder, self._bytes, self._program)
+
+    def _program(self, path: Path, data: bytes) -> str:
+        try:
+            return read_source(path, data).text
+        except UnreadableSourceError:
+            return ""
 
     def _is_reached(self, path: Path, analyses: Analyses) -> bool:
         with self._timed("regions"):

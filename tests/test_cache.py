@@ -11,7 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from amplint import cache as cache_module
-from amplint.cache import FOLDER, Cache
+from amplint import cache_folder
+from amplint.cache import Cache
+from amplint.cache_folder import FOLDER
 from amplint.cli import cli
 from amplint.diagnostic import Judgement
 from amplint.pipeline import Linter, Plan
@@ -89,6 +91,15 @@ def test_a_changed_file_is_judged_anew_and_no_other(folder: Path) -> None:
     codes, judged = run(folder)
     assert judged == {"other.py"}
     assert codes["other.py"] == set()
+
+
+def test_a_fresh_checkout_has_not_changed(folder: Path) -> None:
+    first, _ = run(folder)
+    for path in folder.glob("*.py"):
+        os.utime(path, (1_700_000_200, 1_700_000_200))
+    assert run(folder) == (first, set())
+    change(folder / "other.py", PLAIN)
+    assert run(folder)[1] == {"other.py"}
 
 
 def test_a_moved_region_judges_the_other_file_anew(folder: Path) -> None:
@@ -186,7 +197,7 @@ def check(folder: Path, *arguments: str) -> str:
 
 
 def test_the_command_keeps_a_cache_git_does_not_see(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "WORTHWHILE", 1)
+    monkeypatch.setattr(cache_folder, "WORTHWHILE", 1)
     first = check(folder)
     assert "AMP301" in first
     assert (folder / FOLDER / ".gitignore").read_text() == "*\n"
@@ -196,7 +207,7 @@ def test_the_command_keeps_a_cache_git_does_not_see(folder: Path, monkeypatch: p
 
 
 def test_no_cache_through_a_link(folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr(cache_module, "WORTHWHILE", 1)
+    monkeypatch.setattr(cache_folder, "WORTHWHILE", 1)
     outside = tmp_path_factory.mktemp("outside")
     (folder / FOLDER).symlink_to(outside)
     check(folder)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from amplint import __version__, cache
+from amplint import __version__, cache_folder
 from amplint.config import ConfigError, read
 from amplint.pipeline import Linter, Plan
 from amplint.registry import all_rules
@@ -135,10 +135,10 @@ def test_a_folder_of_the_same_name_is_checked_and_not_run(tmp_path: Path, progra
 def test_the_cache_follows_no_link(tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     outside.mkdir()
-    (root / cache.FOLDER).mkdir(parents=True)
-    assert cache.folder_of(root, None) == root / cache.FOLDER / __version__
-    (root / cache.FOLDER / __version__).symlink_to(outside)
-    assert cache.folder_of(root, None) is None
+    (root / cache_folder.FOLDER).mkdir(parents=True)
+    assert cache_folder.folder_of(root, None) == root / cache_folder.FOLDER / __version__
+    (root / cache_folder.FOLDER / __version__).symlink_to(outside)
+    assert cache_folder.folder_of(root, None) is None
 
 
 def test_a_configuration_without_bottom(tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ def _check(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
     if options["show_files"]:
         write("".join(f"{path}\n" for path in run.files))
         return 0
-    cache = _cache(run, paths, options)
+    run.linter.folder = _folder(run, options)
+    cache = _cache(run, paths)
     if options["timing"]:
         run = replace(run, jobs=1)
     judgements = judge(run, verbose=options["verbose"], quiet=options["quiet"], cache=cache)
@@ -88,18 +89,26 @@ def _check(paths: tuple[Path, ...], options: dict[str, Any]) -> int:
     return 1 if fails(run, diagnostics) and not options["exit_zero"] else 0
 
 
-def _cache(run: Run, paths: tuple[Path, ...], options: dict[str, Any]) -> Cache | None:
-    """The cache of the project that is checked, where one pays and has a place."""
-    from amplint import cache
+def _folder(run: Run, options: dict[str, Any]) -> Path | None:
+    """Where the caches of the project that is checked go, if it has a place and none was refused."""
+    from amplint.cache_folder import folder_of
     from amplint.config import common_folder
-    from amplint.discovery import project_root, surroundings
+    from amplint.discovery import project_root
 
-    if options["no_cache"] or options["timing"] or run.standard_input or len(run.files) < cache.WORTHWHILE:
+    if options["no_cache"] or options["timing"] or not run.files:
         return None
     root = project_root(common_folder(run.files))
     chosen: Path | None = options["cache_dir"]
-    folder = cache.folder_of(root or Path(), chosen) if root or chosen else None
-    if folder is None:
+    return folder_of(root or Path(), chosen) if root or chosen else None
+
+
+def _cache(run: Run, paths: tuple[Path, ...]) -> Cache | None:
+    """The cache of the findings, where one pays and has a place."""
+    from amplint import cache, cache_folder
+    from amplint.discovery import surroundings
+
+    folder = run.linter.folder
+    if folder is None or run.standard_input or len(run.files) < cache_folder.WORTHWHILE:
         return None
     settings = run.settings
     around = surroundings(paths or (Path(),), run.files, settings.excludes)
@@ -136,6 +145,7 @@ def judge(run: Run, *, verbose: bool, quiet: bool, cache: Cache | None = None) -
     judged = {left[n]: j for n, j in progress(judge_all(run.linter, left, run.jobs), len(left))}
     if cache:
         cache.store(judged)
+    run.linter.keep()
     judgements = [known[path] if path in known else judged[path] for path in run.files]
     for path, judgement in zip(run.files, judgements, strict=True):
         if judgement.note and not quiet:

@@ -13,7 +13,7 @@ from amplint.commands.common import complain
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 def command(paths: tuple[Path, ...]) -> None:
     """Remove the caches of the projects that PATHS (default: here) belong to. Nothing else is touched."""
-    from amplint.cache import FOLDER, clean
+    from amplint.cache_folder import FOLDER, clean
     from amplint.discovery import project_root
 
     for path in paths or (Path(),):

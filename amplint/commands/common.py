@@ -148,7 +148,7 @@ def prepare(paths: tuple[Path, ...], options: dict[str, Any]) -> Run:
 
     def project() -> list[Path]:
         found = surroundings(around, files, settings.excludes)
-        return linked(files, found, linter.text) if len(files) < FEW else found
+        return linked(files, found, linter.links) if len(files) < FEW else found
 
     linter = Linter(project, plan, contents)
     return Run(settings, files, linter, standard_input, options["jobs"])
