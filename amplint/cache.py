@@ -24,7 +24,6 @@ from typing import Any, Protocol
 from amplint import __version__, index
 from amplint.cache_folder import Stamp, digest, settled, stamp_of, write
 from amplint.diagnostic import Judgement
-from amplint.own_rules import AnalysisIncomplete
 from amplint.project.asked import Question
 from amplint.project.files import Files, is_among
 from amplint.relevance import facts
@@ -90,7 +89,7 @@ class Cache:
         """Keep new judgements. One that was cut short, or that a rule failed in, is not kept."""
         state = self._state
         for path, judgement in judged.items():
-            if judgement.rests_on is None or judgement.failures or _is_incomplete(judgement):
+            if judgement.rests_on is None or judgement.failures or judgement.cut_short:
                 continue
             state.answers.update((q, answer) for q, answer in judgement.rests_on if answer is not None)
             state.rests_on[str(path)] = tuple(question for question, _ in judgement.rests_on)
@@ -254,7 +253,3 @@ def _own_state() -> object:
     rules = find_spec("amplint.rules")
     folders = [own, *map(Path, (rules.submodule_search_locations or ()) if rules else ())]
     return sorted((str(path), stamp_of(path)) for folder in folders for path in folder.rglob("*.py"))
-
-
-def _is_incomplete(judgement: Judgement) -> bool:
-    return any(diagnostic.finding.code == AnalysisIncomplete.code for diagnostic in judgement.diagnostics)

@@ -45,9 +45,12 @@ class Judgement:
     note: str | None = None
     """Why the file was not judged, if it was skipped."""
     rests_on: tuple[tuple[Question, tuple[str, ...] | None], ...] | None = None
-    staged: tuple[tuple[Question, tuple[str, ...]], ...] = ()
     """The questions to the project that the judgement rests on, if they were recorded, each with its answer as paths
     or words (None: told before)."""
+    staged: tuple[tuple[Question, tuple[str, ...]], ...] = ()
+    """Those that half precision in the project rests on, if they were not told before."""
+    cut_short: bool = False
+    """Whether time ran out."""
 
 
 def place(source: Source, finding: Finding) -> Diagnostic:

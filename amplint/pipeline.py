@@ -58,6 +58,8 @@ class Checked:
     silenced: int = 0
     failures: tuple[str, ...] = ()
     note: str | None = None
+    cut_short: bool = False
+    """Whether time ran out: another time there may be more to find."""
 
 
 class Linter:
@@ -101,6 +103,7 @@ class Linter:
             silenced=checked.silenced,
             failures=checked.failures,
             note=checked.note,
+            cut_short=checked.cut_short,
             rests_on=tuple(self._answered()) if self.records else None,
             staged=self._newly_staged() if self.records else (),
         )
@@ -153,7 +156,8 @@ class Linter:
                     module = analyses.project.whole(path)
             except OutOfTimeError:
                 analyses.abandon()
-                return Checked(source, (_incomplete(path, f"not judged: not parsed in {self.plan.seconds:g} s"),))
+                finding = _incomplete(path, f"not judged: not parsed in {self.plan.seconds:g} s")
+                return Checked(source, (finding,), cut_short=True)
         if module is None:
             return self._explain_unparsable(path, source)
         return self._judge_module(Context(module, analyses), rules)
@@ -186,9 +190,10 @@ class Linter:
         return self._summaries.of(path)[index.LINKS]
 
     def keep(self) -> None:
-        """Keep what was found out about single files, for the next run."""
+        """Keep what was found out about single files for the next run, and let go of it in this one."""
         if "_summaries" in vars(self):
             self._summaries.save()
+            del self._summaries
 
     def explain_values(self, path: Path, line: int) -> str:
         """What the value analysis makes of the expressions that begin on a line. Raises LookupError."""
@@ -264,15 +269,19 @@ class Linter:
         if self._analyses is None:
             from amplint.project import Project
 
-            self._analyses = Analyses(Project(self._files(), self._source, self._summary), self.plan.options)
+            self._analyses = Analyses(Project(self._files(), self._source, self._summary_of_each), self.plan.options)
         else:
             self._analyses.trim()
         return self._analyses
 
-    def _summary(self, path: Path) -> Summary:
-        if self.folder is None or path in self.contents:
-            return index.summary(self.text(path))
-        return self._summaries.of(path)
+    def _summary_of_each(self, paths: Iterable[Path]) -> Iterator[Summary]:
+        """What the files tell by themselves, each read as it is asked for; what is new is kept once all are."""
+        for path in paths:
+            if self.folder is None or path in self.contents:
+                yield index.summary(self.text(path))
+            else:
+                yield self._summaries.of(path)
+        self.keep()
 
     @cached_property
     def _summaries(self) -> Summaries:
@@ -293,20 +302,21 @@ class Linter:
 
     def _judge_module(self, context: Context, rules: list[Rule]) -> Checked:
         source, path = context.source, context.source.path
-        findings, failures = self._apply(rules, context)
+        findings, failures, cut_short = self._apply(rules, context)
         findings += [_incomplete(path, f"this cell is no Python: {why}", at) for at, why in source.unreadable]
         ran = self.plan.codes - set(self.plan.ignored_in(path))
         distinct = dict.fromkeys(f for f in findings if f.code in ran)
         suppressed = suppress(source, list(distinct), ran)
         ordered = sorted(suppressed.findings, key=lambda finding: finding.sort_key)
-        return Checked(source, tuple(ordered), suppressed.silenced, tuple(failures))
+        return Checked(source, tuple(ordered), suppressed.silenced, tuple(failures), cut_short=cut_short)
 
-    def _apply(self, rules: list[Rule], context: Context) -> tuple[list[Finding], list[str]]:
-        """The findings of the rules, and the tracebacks of those that failed. What is not finished in time is said."""
+    def _apply(self, rules: list[Rule], context: Context) -> tuple[list[Finding], list[str], bool]:
+        """The findings of the rules, the tracebacks of those that failed, and whether time ran out, which is said."""
         path = context.source.path
         findings: list[Finding] = []
         failures: list[str] = []
         done: list[Rule] = []
+        cut_short = False
         try:
             with limited(self.plan.seconds):
                 for rule in rules:
@@ -319,10 +329,11 @@ class Linter:
                     done.append(rule)
                 findings += _given_up(context)
         except OutOfTimeError:
+            cut_short = True
             self._linked().abandon()
             missing = ", ".join(rule.code for rule in rules if rule not in done)
             findings.append(_incomplete(path, f"stopped after {self.plan.seconds:g} s, without {missing}"))
-        return findings, failures
+        return findings, failures, cut_short
 
     # -- what cannot be judged ---------------------------------------------------------------------------------
 

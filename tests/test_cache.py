@@ -244,3 +244,15 @@ def test_an_unchanged_file_may_import_another_one_now(folder: Path) -> None:
     assert cache().known(judged) is not None
     near.unlink()
     assert cache().known(judged) is None
+
+
+def test_what_time_ran_out_for_is_judged_again(folder: Path) -> None:
+    paths = sorted(folder.glob("*.py"))
+
+    def cache() -> Cache:
+        return Cache(folder / FOLDER / "test", "key", paths, Linter(lambda: paths, Plan(frozenset())))
+
+    whole, cut = paths[:2]
+    cache().store({whole: Judgement(rests_on=()), cut: Judgement(rests_on=(), cut_short=True)})
+    assert cache().known(whole) is not None
+    assert cache().known(cut) is None

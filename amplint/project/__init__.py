@@ -61,14 +61,17 @@ class Project:
     """The files, linked on demand. Definitions are compared by the identity of their nodes."""
 
     def __init__(
-        self, files: Iterable[Path], read: Callable[[Path], Source], summary: Callable[[Path], Summary] | None = None
+        self,
+        files: Iterable[Path],
+        read: Callable[[Path], Source],
+        summaries: Callable[[Iterable[Path]], Iterable[Summary]] | None = None,
     ) -> None:
-        """`read` gives the source of a path; it may raise OSError or UnreadableSourceError. `summary` gives what a
-        file's text tells, if it is known without reading it."""
+        """`read` gives the source of a path; it may raise OSError or UnreadableSourceError. `summaries` gives what the
+        texts of files tell, one after the other, if that is known without reading them."""
         self._files = Files(files)
         self._read = read
         self._questions = Questions()
-        self._summary = summary or (lambda path: index.summary(self._text(path)))
+        self._summaries = summaries or (lambda paths: (index.summary(self._text(path)) for path in paths))
         self._imported: dict[tuple[str, Path], tuple[Path, ...]] = {}
         self._importing: dict[Path, set[Path]] = {}
         self._named: dict[str, dict[str, Sequence[Path]]] = {}
@@ -398,8 +401,8 @@ class Project:
             return
         named: dict[str, dict[str, Sequence[Path]]] = self._named or {question: {} for question in index.NAMES}
         importing = self._importing
-        for path in sorted(self._changed) if self._named else self._paths:
-            summary = self._summary(path)
+        paths = sorted(self._changed) if self._named else self._paths
+        for summary, path in zip(self._summaries(paths), paths, strict=True):
             for loaded in self._files.loaded(summary[index.IMPORTS], path):
                 importing.setdefault(loaded, set()).add(path)
             for question, found in named.items():
