@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -73,6 +73,8 @@ class Cache:
         self._project = project
         self._begun = time.time_ns()
         self._is_renewed = False
+        self._questions: dict[Question, Question] = {}
+        """Each question once: other processes send copies."""
         self._state = self._valid(self._load())
 
     def known(self, path: Path) -> Judgement | None:
@@ -85,19 +87,22 @@ class Cache:
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
-    def store(self, judged: Mapping[Path, Judgement]) -> None:
-        """Keep new judgements. One that was cut short, or that a rule failed in, is not kept."""
+    def store(self, path: Path, judgement: Judgement) -> None:
+        """Take a new judgement. One that was cut short, or that a rule failed in, is not kept."""
         state = self._state
-        for path, judgement in judged.items():
-            if judgement.rests_on is None or judgement.failures or judgement.cut_short:
-                continue
-            state.answers.update((q, answer) for q, answer in judgement.rests_on if answer is not None)
-            state.rests_on[str(path)] = tuple(question for question, _ in judgement.rests_on)
-            state.judgements[str(path)] = encode(judgement)
-            if judgement.staged:
-                self._stage(state, judgement.staged)
-        if judged or self._is_renewed:
-            self._save(state)
+        if judgement.rests_on is None or judgement.failures or judgement.cut_short:
+            return
+        state.answers.update((q, answer) for q, answer in judgement.rests_on if answer is not None)
+        state.rests_on[str(path)] = tuple(self._questions.setdefault(q, q) for q, _ in judgement.rests_on)
+        state.judgements[str(path)] = encode(judgement)
+        if judgement.staged:
+            self._stage(state, judgement.staged)
+        self._is_renewed = True
+
+    def save(self) -> None:
+        """Keep what is new for the next run."""
+        if self._is_renewed:
+            self._save(self._state)
 
     # -- what still holds ----------------------------------------------------------------------------------------
 
@@ -108,7 +113,7 @@ class Cache:
         self._is_renewed = bool(touched)
         for path in changed:
             state.digests.pop(path, None)
-        if changed:
+        if changed and state.judgements:
             self._update(state, changed)
         state.stamps = self._stamps
         return state
@@ -222,7 +227,7 @@ class Cache:
             "rests_on": {path: [numbers[question] for question in asked] for path, asked in state.rests_on.items()},
             "judgements": state.judgements,
         }
-        write(self.file, json.dumps(data, separators=(",", ":")))
+        write(self.file, [json.dumps(data, separators=(",", ":"))])
 
     def _digest(self, path: str, stamp: Stamp) -> str:
         """The digest of a file as it was when the run began; empty if it may have changed since."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from amplint import __version__
@@ -40,11 +41,11 @@ def clean(folder: Path) -> bool:
     return True
 
 
-def write(file: Path, text: str) -> None:
+def write(file: Path, parts: Iterable[str]) -> None:
     """Write a file of the folder, which is made where it is missing; where that cannot be done, nothing is written."""
     with contextlib.suppress(OSError):
         _prepare(file.parent)
-        _write_whole(file, text)
+        _write_whole(file, parts)
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -76,16 +77,16 @@ def _prepare(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in ((".gitignore", "*\n"), (_MARKER, _SIGNATURE)):
         if not (top / name).exists():
-            _write_whole(top / name, text)
+            _write_whole(top / name, [text])
 
 
-def _write_whole(path: Path, text: str) -> None:
+def _write_whole(path: Path, parts: Iterable[str]) -> None:
     import tempfile
 
     handle, name = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.writelines(parts)
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):

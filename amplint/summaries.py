@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from amplint import index
 from amplint.cache_folder import WORTHWHILE, Stamp, digest, settled, stamp_of, write
 from amplint.index import Summary
 
-_FORMAT = 1
-_OWN = [*stamp_of(Path(index.__file__))]
-"""Another version of amplint may read a text otherwise."""
+_OWN = ["amplint's summaries, format 1", *stamp_of(Path(index.__file__))]
+"""Another version may read a text otherwise."""
 _KINDS = (*index.NAMES, index.IMPORTS, index.LINKS)
 
 _Entry = tuple[Stamp, str, Sequence[str]]
@@ -30,7 +30,7 @@ class Summaries:
 
     def __init__(self, folder: Path, read: Callable[[Path], bytes], text: Callable[[Path, bytes], str]) -> None:
         """`read` gives a file's bytes, or raises OSError; `text` the program in them, empty if there is none."""
-        self._file = folder / "summaries.json"
+        self._file = folder / "summaries.jsonl"
         self._read = read
         self._text = text
         self._entries: dict[str, _Entry] | None = None
@@ -44,12 +44,16 @@ class Summaries:
 
     def save(self) -> None:
         """Keep what is new, with what was known before of files that are still there."""
-        if not self._is_new or self._entries is None or len(self._entries) < WORTHWHILE:
-            return
-        kept = {path: (settled(entry[0], self._begun), *entry[1:]) for path, entry in self._entries.items()}
-        files = {path: entry for path, entry in kept.items() if os.path.exists(path)}
-        write(self._file, json.dumps({"format": _FORMAT, "by": _OWN, "files": files}, separators=(",", ":")))
+        if self._is_new and self._entries is not None and len(self._entries) >= WORTHWHILE:
+            write(self._file, self._written(self._entries))
         self._is_new = False
+
+    def _written(self, entries: Mapping[str, _Entry]) -> Iterator[str]:
+        """The lines of the file: what wrote them, and one for each entry."""
+        yield _line(_OWN)
+        for path, (stamp, content, names) in entries.items():
+            if os.path.exists(path):
+                yield _line([path, settled(stamp, self._begun), content, names])
 
     def _entry(self, path: Path) -> _Entry:
         if self._entries is None:
@@ -74,17 +78,21 @@ class Summaries:
 
     def _load(self) -> dict[str, _Entry]:
         try:
-            data = json.loads(self._file.read_bytes())
-            if (data["format"], data["by"]) != (_FORMAT, _OWN):
-                return {}
-            return {path: _checked(*entry) for path, entry in data["files"].items()}
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            with self._file.open(encoding="utf-8") as file:
+                if json.loads(next(file)) != _OWN:
+                    return {}
+                return dict(_read(json.loads(line)) for line in file)
+        except (OSError, StopIteration, ValueError, TypeError, RecursionError):
             return {}
 
 
-def _checked(stamp: Sequence[int], content: str, lines: Sequence[str]) -> _Entry:
+def _line(data: object) -> str:
+    return json.dumps(data, separators=(",", ":")) + "\n"
+
+
+def _read(data: Sequence[Any]) -> tuple[str, _Entry]:
     """An entry as it was written. Raises ValueError or TypeError for what amplint never wrote."""
-    changed, size = stamp
-    if len(lines) != len(_KINDS) or not all(isinstance(line, str) for line in lines):
+    path, (changed, size), content, names = data
+    if len(names) != len(_KINDS) or not all(isinstance(line, str) for line in (path, content, *names)):
         raise ValueError("no lines of names")
-    return (changed, size), content, lines
+    return path, ((changed, size), content, names)

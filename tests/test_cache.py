@@ -71,7 +71,9 @@ def run(folder: Path) -> tuple[dict[str, set[str]], set[str]]:
     cache = Cache(folder / FOLDER / "test", "key", paths, linter)
     known = {path: judgement for path in paths if (judgement := cache.known(path))}
     judged = {path: linter.judge(path) for path in paths if path not in known}
-    cache.store(judged)
+    for path, judgement in judged.items():
+        cache.store(path, judgement)
+    cache.save()
     everything: dict[Path, Judgement] = {**known, **judged}
     codes = {path.name: {d.finding.code for d in judgement.diagnostics} for path, judgement in everything.items()}
     return codes, {path.name for path in judged}
@@ -240,7 +242,9 @@ def test_an_unchanged_file_may_import_another_one_now(folder: Path) -> None:
         return Cache(folder / FOLDER / "test", "key", paths, Linter(lambda: paths, Plan(frozenset())))
 
     question = ("files_importing", str(judged))
-    cache().store({judged: Judgement((), 0, (), None, ((question, (str(folder / "train.py"),)),))})
+    first = cache()
+    first.store(judged, Judgement(rests_on=((question, (str(folder / "train.py"),)),)))
+    first.save()
     assert cache().known(judged) is not None
     near.unlink()
     assert cache().known(judged) is None
@@ -253,6 +257,9 @@ def test_what_time_ran_out_for_is_judged_again(folder: Path) -> None:
         return Cache(folder / FOLDER / "test", "key", paths, Linter(lambda: paths, Plan(frozenset())))
 
     whole, cut = paths[:2]
-    cache().store({whole: Judgement(rests_on=()), cut: Judgement(rests_on=(), cut_short=True)})
+    first = cache()
+    first.store(whole, Judgement(rests_on=()))
+    first.store(cut, Judgement(rests_on=(), cut_short=True))
+    first.save()
     assert cache().known(whole) is not None
     assert cache().known(cut) is None

@@ -53,6 +53,11 @@ def run(folder: Path) -> tuple[dict[str, Summary], set[str]]:
     return found, read
 
 
+def kept(file: Path) -> list[Path]:
+    """The files that there are summaries of."""
+    return [Path(json.loads(line)[0]) for line in file.read_text().splitlines()[1:]]
+
+
 def expected(folder: Path) -> dict[str, dict[str, set[str]]]:
     summaries = {path.name: index.summary(path.read_text(), with_links=True) for path in folder.glob("*.py")}
     return sets(summaries)
@@ -100,25 +105,23 @@ def test_what_is_gone_is_forgotten(folder: Path) -> None:
     write(folder / "f4.py", "x = 1\n", 2)
     write(folder / "more.py", "x = 1\n", 2)
     run(folder)
-    kept = json.loads((folder / "cache" / "1" / "summaries.json").read_text())["files"]
-    assert {Path(path).name for path in kept} == {path.name for path in folder.glob("*.py")}
+    assert set(kept(folder / "cache" / "1" / "summaries.jsonl")) == set(folder.glob("*.py"))
 
 
-@pytest.mark.parametrize("damage", ["", "[]", "{", '{"format": 1}', '{"format": 1, "by": 1, "files": []}'])
+@pytest.mark.parametrize("damage", ["", "[]", "{", "[" * 100_000, '["amplint\'s summaries, format 1", 0, 0]\n'])
 def test_a_broken_file_is_made_anew(folder: Path, damage: str) -> None:
     _, everything = run(folder)
-    (folder / "cache" / "1" / "summaries.json").write_text(damage)
+    (folder / "cache" / "1" / "summaries.jsonl").write_text(damage)
     assert run(folder)[1] == everything
     assert run(folder)[1] == set()
 
 
-@pytest.mark.parametrize("damage", [[], [[1, 2], "a", ["b"]], [[1], "a", [""] * 7], [[1, 2], "a", [1] * 7], None])
-def test_a_broken_entry_is_none(folder: Path, damage: object) -> None:
+@pytest.mark.parametrize("damage", ["", "{}", "[]", '["a", [1], "b", []]', '["a", [1, 2], "b", [1, 1, 1, 1, 1, 1, 1]]'])
+def test_a_broken_line_spoils_no_summary(folder: Path, damage: str) -> None:
     run(folder)
-    file = folder / "cache" / "1" / "summaries.json"
-    data = json.loads(file.read_text())
-    data["files"][str(folder / "f3.py")] = damage
-    file.write_text(json.dumps(data))
+    file = folder / "cache" / "1" / "summaries.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:3], damage, *lines[4:]]))
     found, _ = run(folder)
     assert sets(found) == expected(folder)
 
@@ -140,8 +143,8 @@ def test_checking_one_file_keeps_them_for_its_project(folder: Path) -> None:
     arguments = ["check", "--output-format", "pylint", str(folder / "train.py")]
     first = CliRunner().invoke(cli, arguments)
     assert "AMP104" in first.output
-    file = next((folder / cache_folder.FOLDER).glob("*/summaries.json"))
-    assert str(folder / "f1.py") in json.loads(file.read_text())["files"]
+    file = next((folder / cache_folder.FOLDER).glob("*/summaries.jsonl"))
+    assert folder / "f1.py" in kept(file)
     assert CliRunner().invoke(cli, arguments).output == first.output
     file.unlink()
     assert CliRunner().invoke(cli, [*arguments, "--no-cache"]).output == first.output

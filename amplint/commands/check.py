@@ -142,11 +142,14 @@ def judge(run: Run, *, verbose: bool, quiet: bool, cache: Cache | None = None) -
     known = {path: j for path in run.files if (j := cache.known(path))} if cache else {}
     left = [path for path in run.files if path not in known]
     run.linter.records = cache is not None
-    judged = {left[n]: j for n, j in progress(judge_all(run.linter, left, run.jobs), len(left))}
+    for number, judgement in progress(judge_all(run.linter, left, run.jobs), len(left)):
+        if cache:
+            cache.store(left[number], judgement)
+        known[left[number]] = replace(judgement, rests_on=None)  # that may be much, and is not needed here
     if cache:
-        cache.store(judged)
+        cache.save()
     run.linter.keep()
-    judgements = [known[path] if path in known else judged[path] for path in run.files]
+    judgements = [known[path] for path in run.files]
     for path, judgement in zip(run.files, judgements, strict=True):
         if judgement.note and not quiet:
             complain(f"{path}: {judgement.note}")
