@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 N = TypeVar("N", bound=ast.AST)
 
-_ABSTRACT = (ast.stmt, ast.expr, ast.excepthandler, ast.pattern)
+_ABSTRACT: tuple[type[ast.AST], ...] = (ast.stmt, ast.expr, ast.excepthandler, ast.pattern)
 if sys.version_info >= (3, 12):
     _ABSTRACT = (*_ABSTRACT, ast.type_param)
 _PARTS = (ast.alias, ast.arg, ast.arguments, ast.comprehension, ast.keyword, ast.match_case, ast.withitem)
@@ -29,7 +29,7 @@ _NO_NODES = frozenset(
 
 def compact(node: N) -> N:
     """The node with its fields in slots. What is below it stays as it was."""
-    make = _MAKERS.get(type(node))
+    make = _MAKERS[type(node)]
     return make(node) if make else node
 
 
@@ -65,12 +65,16 @@ def children(node: ast.AST) -> list[ast.AST]:
 def kind_of(node: ast.AST) -> type[ast.AST]:
     """The class of `ast` that a node is of."""
     kind = type(node)
-    return _KINDS.get(kind, kind)
+    return kind.__bases__[0] if kind.__module__ == __name__ else kind
 
 
+@cache
 def compact_kind(kind: type[ast.AST]) -> type[ast.AST]:
-    """The class that compact nodes of a kind have."""
-    return _COMPACT.get(kind, kind)
+    """The class that compact nodes of a kind have; the kind itself for a whole file, contexts and operators."""
+    if kind.__module__ == __name__ or not (issubclass(kind, _ABSTRACT) or kind in _PARTS):
+        return kind
+    slots = tuple(name for name in (*kind._fields, *kind._attributes) if name not in _RARE)
+    return type(kind.__name__, (kind,), {"__slots__": slots})
 
 
 @cache
@@ -79,12 +83,16 @@ def fields(kind: type[ast.AST]) -> tuple[str, ...]:
     return () if issubclass(kind, ast.Constant) else tuple(field for field in kind._fields if field not in _NO_NODES)
 
 
-def _with_slots(kind: type[ast.AST]) -> type[ast.AST]:
-    slots = tuple(name for name in (*kind._fields, *kind._attributes) if name not in _RARE)
-    return type(kind.__name__, (kind,), {"__slots__": slots})
+class _Makers(dict[type[ast.AST], Callable[[Any], Any] | None]):
+    """Functions that make nodes of a kind compact; None where they stay as they are. Each is made when it is needed."""
+
+    def __missing__(self, kind: type[ast.AST]) -> Callable[[Any], Any] | None:
+        compact = compact_kind(kind)  # type: ignore[arg-type]  # a class is hashable whatever its instances are
+        self[kind] = None if compact is kind else _maker(kind, compact)
+        return self[kind]
 
 
-def _maker(kind: type[ast.AST], compact_kind: type[ast.AST]) -> Callable[[Any], Any]:
+def _maker(kind: type[ast.AST], compact: type[ast.AST]) -> Callable[[Any], Any]:
     """A function that copies a node. It is written out field by field, as `dataclasses` does: every node goes here."""
     lines = ["def make(node):", "    made = new(kind)"]
     for name in kind._fields:
@@ -93,13 +101,10 @@ def _maker(kind: type[ast.AST], compact_kind: type[ast.AST]) -> Callable[[Any], 
         else:
             lines.append(f"    made.{name} = node.{name}")
     lines += [f"    made.{name} = shared(node.{name}, node.{name})" for name in kind._attributes]
-    scope: dict[str, Any] = {"new": kind.__new__, "kind": compact_kind, "shared": _NUMBERS.get}
+    scope: dict[str, Any] = {"new": kind.__new__, "kind": compact, "shared": _NUMBERS.get}
     exec("\n".join([*lines, "    return made"]), scope)
     made: Callable[[Any], Any] = scope["make"]
     return made
 
 
-_CONCRETE: tuple[type[ast.AST], ...] = (*(kind for base in _ABSTRACT for kind in base.__subclasses__()), *_PARTS)
-_COMPACT = {kind: _with_slots(kind) for kind in _CONCRETE}
-_KINDS = {compact_kind: kind for kind, compact_kind in _COMPACT.items()}
-_MAKERS = {kind: _maker(kind, compact_kind) for kind, compact_kind in _COMPACT.items()}
+_MAKERS = _Makers()
