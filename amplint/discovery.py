@@ -90,14 +90,17 @@ def surroundings(paths: Iterable[Path], checked: Iterable[Path], excludes: Exclu
     """The files that are linked with the checked ones, themselves included: those of the same project root.
 
     The root is the nearest folder above a path that holds a pyproject.toml, a repository or the like. Without one,
-    there are only the other files of its folder. None is read here.
+    there are only the other files of its folder. None is read here. `checked` are the files that `paths` stand for.
     """
     found = dict.fromkeys(checked)
     limit = len(found) + SURROUNDINGS_LIMIT
-    for folder in dict.fromkeys(path if path.is_dir() else path.parent for path in map(_absolute, paths)):
+    given = dict.fromkeys(map(_absolute, paths))
+    for folder in dict.fromkeys(path if path.is_dir() else path.parent for path in given):
         found.update(dict.fromkeys(_modules_in(folder)))
         root = project_root(folder)
-        for path in walk(root, excludes) if root else ():
+        if root is None or root in given:  # what stands in a folder that is checked is among the checked
+            continue
+        for path in walk(root, excludes):
             if len(found) >= limit:
                 break
             found[path] = None

@@ -17,7 +17,7 @@ from amplint import index
 from amplint.cache_folder import WORTHWHILE, Stamp, digest, settled, stamp_of, write
 from amplint.index import Summary
 
-_OWN = ["amplint's summaries, format 1", *stamp_of(Path(index.__file__))]
+_OWN = ["amplint's summaries, format 1", digest(Path(index.__file__).read_bytes())]
 """Another version may read a text otherwise."""
 _KINDS = (*index.NAMES, index.IMPORTS, index.LINKS)
 

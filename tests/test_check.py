@@ -141,6 +141,14 @@ def test_standard_input_stands_for_the_file(folder: Path) -> None:
     assert codes("-", "--stdin-filename", "loss.py", stdin=caller) == ["AMP104"]
 
 
+def test_standard_input_is_linked_with_the_project(folder: Path) -> None:
+    (folder / "pyproject.toml").touch()
+    (folder / "lib").mkdir()
+    (folder / "lib" / "helper.py").write_text("import torch\n\n\ndef total(x):\n    return torch.exp(x).sum(-1)\n")
+    caller = "import torch\nfrom lib.helper import total\n\n\ndef loss(x):\n    return torch.log(total(x))\n"
+    assert codes("-", stdin=caller) == ["AMP104"]
+
+
 def test_selection(folder: Path) -> None:
     (folder / "train.py").write_text(FAULTY)
     assert codes("--select", "AMP105,AMP2") == []

@@ -147,7 +147,7 @@ def prepare(paths: tuple[Path, ...], options: dict[str, Any]) -> Run:
     plan = Plan(settings.codes, settings.options, settings.ignored_in)
 
     def project() -> list[Path]:
-        found = surroundings(around, files, settings.excludes)
+        found = surroundings(files if standard_input else around, files, settings.excludes)
         return linked(files, found, linter.links) if len(files) < FEW else found
 
     linter = Linter(project, plan, contents)
