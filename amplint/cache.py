@@ -19,15 +19,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from amplint import __version__, index
 from amplint.cache_folder import Stamp, digest, settled, stamp_of, write
 from amplint.diagnostic import Judgement
-from amplint.project.asked import Question
-from amplint.project.files import Files, is_among
 from amplint.relevance import facts
 from amplint.stored import decode, encode
+
+if TYPE_CHECKING:
+    from amplint.project.asked import Question
 
 _FORMAT = 3
 
@@ -150,6 +151,8 @@ class Cache:
         self, state: _State, changed: set[str], moved: set[str], texts: dict[str, str]
     ) -> Callable[[Question], bool]:
         """Whether the answer to a question has changed. It is brought up to date by the way."""
+        from amplint.project.files import Files, is_among
+
         files = Files(self._paths)
         fresh = {path: _facts(text) for path, text in texts.items()}
         reconnected = bool(moved) or any(state.facts.get(path) != fact for path, fact in fresh.items())

@@ -6,10 +6,13 @@ Plain data, so that it can come from another process or from a cache.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from amplint.project.asked import Question
 from amplint.rule import Finding, Position
 from amplint.source import Source
+
+if TYPE_CHECKING:
+    from amplint.project.asked import Question
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from amplint.project.files import Files
-
 FEW = 20
 """For so many checked files or more, all files of the project count as linked: sorting them out would not pay."""
 
@@ -22,6 +20,8 @@ def linked(checked: Iterable[Path], around: Iterable[Path], links: Callable[[Pat
 
     `links` gives the dotted names that a file's imports may load a file for.
     """
+    from amplint.project.files import Files
+
     paths = [Path(os.path.abspath(path)) for path in around]
     files = Files(paths)
     packages = {path.parent for path in paths if path.name == "__init__.py"}

@@ -22,8 +22,7 @@ from amplint.budget import OutOfTimeError, limited
 from amplint.context import Analyses, Context, Options
 from amplint.diagnostic import Judgement, place, unplaced
 from amplint.index import Summary
-from amplint.own_rules import AnalysisIncomplete, OwnRule, UnreadableFile
-from amplint.project.asked import Question
+from amplint.own_rules import OWN_RULES, AnalysisIncomplete, OwnRule, UnreadableFile
 from amplint.registry import all_rules
 from amplint.relevance import Relevance, speaks_of_torch
 from amplint.rule import Finding, Position, Rule
@@ -32,6 +31,7 @@ from amplint.suppress import suppress
 from amplint.triggers import Triggers
 
 if TYPE_CHECKING:
+    from amplint.project.asked import Question
     from amplint.summaries import Summaries
 
 START = Position(1, 1)
@@ -87,9 +87,6 @@ class Linter:
         self._staged = 0
         self._files = files
         self.contents = dict(contents or {})
-        self._rules = tuple(rule for rule in all_rules() if rule.code in plan.codes)
-        self._triggers = Triggers(self._rules)
-        self._own_triggers = Triggers(rule for rule in self._rules if isinstance(rule, OwnRule))
         self._relevance = Relevance(files, self._bytes)
         self._analyses: Analyses | None = None
 
@@ -282,6 +279,18 @@ class Linter:
             else:
                 yield self._summaries.of(path)
         self.keep()
+
+    @cached_property
+    def _rules(self) -> tuple[Rule, ...]:
+        return tuple(rule for rule in all_rules() if rule.code in self.plan.codes)
+
+    @cached_property
+    def _triggers(self) -> Triggers:
+        return Triggers(self._rules)
+
+    @cached_property
+    def _own_triggers(self) -> Triggers:
+        return Triggers(rule() for rule in OWN_RULES if rule.code in self.plan.codes)
 
     @cached_property
     def _summaries(self) -> Summaries:

@@ -1,14 +1,20 @@
-"""Finds the rules: amplint's own, those in the package `amplint.rules`, and those of installed plug-ins."""
+"""Finds the rules: amplint's own, those in the package `amplint.rules`, and those of installed plug-ins.
+
+What a run selects is read off the names of the rules' files: they are imported once there is something to judge.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import pkgutil
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from types import ModuleType
+from typing import NamedTuple
 
 from amplint.own_rules import OWN_RULES
 from amplint.rule import Rule
@@ -29,6 +35,23 @@ class UnknownSelectorError(ValueError):
         super().__init__(f"no rule has the code, prefix or name {selector!r}{hint}")
         self.selector = selector
         self.nearest = nearest
+
+
+class Entry(NamedTuple):
+    """A rule in the list of all; `default`: it runs unless it is left out."""
+
+    code: str
+    name: str
+    default: bool
+
+
+@cache
+def catalogue() -> tuple[Entry, ...]:
+    """All rules, sorted by code. Raises RegistryError for a plug-in that is broken."""
+    package = importlib.import_module("amplint.rules")
+    entries = [_entry(info.name, package.ON_REQUEST) for info in pkgutil.iter_modules(package.__path__)]
+    entries += [Entry(cls.code, cls.name, cls.default) for cls in (*OWN_RULES, *_plugged_in())]
+    return tuple(sorted(dict.fromkeys(entries)))
 
 
 @cache
@@ -58,15 +81,15 @@ def matching(selector: str) -> frozenset[str]:
     """
     wanted = selector.strip().casefold()
     if wanted == "all":
-        return frozenset(rule.code for rule in all_rules())
-    codes = frozenset(r.code for r in all_rules() if wanted and matches(wanted, r))
+        return frozenset(entry.code for entry in catalogue())
+    codes = frozenset(entry.code for entry in catalogue() if wanted and matches(wanted, entry))
     if not codes:
         raise UnknownSelectorError(selector, _nearest(wanted))
     return codes
 
 
-def matches(selector: str, rule: Rule) -> bool:
-    """Whether a code, prefix of codes or name stands for `rule`."""
+def matches(selector: str, rule: Rule | Entry) -> bool:
+    """Whether a code, prefix of codes or name stands for a rule."""
     wanted = selector.casefold()
     return wanted == rule.name or rule.code.casefold().startswith(wanted)
 
@@ -79,7 +102,7 @@ def selection(select: Iterable[str], ignore: Iterable[str], extend: Iterable[str
     always reported, unless it is ignored.
     """
     selected = list(select)
-    chosen = {r.code: 0 for r in all_rules() if (not selected and r.default) or r.code in ("AMP000", "AMP001")}
+    chosen = {r.code: 0 for r in catalogue() if (not selected and r.default) or r.code in ("AMP000", "AMP001")}
     for selector in (*selected, *extend):
         for code in matching(selector):
             chosen[code] = max(chosen.get(code, 0), _specificity(selector))
@@ -99,9 +122,15 @@ def _specificity(selector: str) -> int:
 def _nearest(wanted: str) -> str | None:
     import difflib
 
-    spellings = {s.casefold(): s for rule in all_rules() for s in (rule.code, rule.name)}
+    spellings = {s.casefold(): s for entry in catalogue() for s in (entry.code, entry.name)}
     close = difflib.get_close_matches(wanted, spellings, n=1)
     return spellings[close[0]] if close else None
+
+
+def _entry(module: str, on_request: Iterable[str]) -> Entry:
+    """The rule in a module of the package: `amp101_log_softmax` holds AMP101, log-softmax."""
+    code, _, name = module.partition("_")
+    return Entry(code.upper(), name.replace("_", "-"), code.upper() not in on_request)
 
 
 def _packaged() -> Iterator[type[Rule]]:
@@ -116,6 +145,8 @@ def _packaged() -> Iterator[type[Rule]]:
 
 def _plugged_in() -> Iterator[type[Rule]]:
     """The rules of installed distributions: entry points that name a Rule subclass, or a module of them."""
+    if not any(map(_may_hold_plug_ins, sys.path)):
+        return
     from importlib.metadata import entry_points
 
     for entry in entry_points(group=ENTRY_POINTS):
@@ -130,6 +161,28 @@ def _plugged_in() -> Iterator[type[Rule]]:
             if not _CODE.fullmatch(getattr(cls, "code", "")):
                 raise RegistryError(f"the plug-in {entry.value!r} has no code of the form ABC123")
             yield cls
+
+
+def _may_hold_plug_ins(folder: str) -> bool:
+    """Whether a distribution in a folder of `sys.path` names our entry points; importing `importlib.metadata` to find
+    that there is none takes as long as all else before a run."""
+    try:
+        names = [name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info", ".egg"))]
+    except NotADirectoryError:
+        return True  # an archive
+    except OSError:
+        return False
+    return any(_names_entry_points(os.path.join(folder, name)) for name in names)
+
+
+def _names_entry_points(distribution: str) -> bool:
+    if distribution.endswith(".egg"):
+        return True
+    try:
+        with open(os.path.join(distribution, "entry_points.txt"), encoding="utf-8", errors="replace") as file:
+            return ENTRY_POINTS in file.read()
+    except OSError:
+        return False
 
 
 def _rules_of(module: ModuleType) -> Iterator[type[Rule]]:

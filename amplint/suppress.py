@@ -11,7 +11,7 @@ import tokenize
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from amplint.registry import all_rules, matches
+from amplint.registry import all_rules, catalogue, matches
 from amplint.rule import Edit, Finding, Fix, Safety
 from amplint.source import Source
 
@@ -104,7 +104,7 @@ def find_suppressions(source: Source) -> Iterator[Suppression]:
 
 def unused(source: Source, suppressions: Iterable[Suppression], ran: Collection[str]) -> Iterator[Finding]:
     """An AMP002 finding for each directive, or part of one, that silenced nothing though its rules ran."""
-    defaults = {rule.code for rule in all_rules() if rule.default}
+    defaults = {rule.code for rule in catalogue() if rule.default}
     for suppression in suppressions:
         if suppression.selectors is None:
             if not suppression.foreign and not suppression.used and defaults <= set(ran):
@@ -161,7 +161,7 @@ def _is_prefix(selector: str, code: str) -> bool:
 
 def _ran(selector: str, ran: Collection[str]) -> bool:
     """Whether rules have this code, prefix or name, and all of them were looked for."""
-    meant = [rule.code for rule in all_rules() if matches(selector, rule)]
+    meant = [rule.code for rule in catalogue() if matches(selector, rule)]
     return bool(meant) and set(meant) <= set(ran)
 
 

@@ -347,6 +347,21 @@ def test_a_clean_file_needs_no_libcst(folder: Path) -> None:
     assert not loaded & {"libcst", "torch", "multiprocessing"}
 
 
+def test_what_the_cache_knows_needs_no_rule(folder: Path) -> None:
+    (folder / "pyproject.toml").touch()
+    for number in range(20):
+        (folder / f"f{number}.py").write_text(FAULTY)
+    program = (
+        "import sys\nfrom amplint.cli import cli\ntry: cli(['check'])\nfinally: print(*sys.modules, file=sys.stderr)"
+    )
+    first, second = (run(sys.executable, "-c", program, **UNMEASURED) for _ in range(2))
+    assert second.stdout == first.stdout
+    assert "amplint.rules.amp104_log_sum_exp" in first.stderr.split()
+    loaded = set(second.stderr.split())
+    assert not {name for name in loaded if name.startswith(("amplint.rules.", "amplint.values", "amplint.tree"))}
+    assert "importlib.metadata" not in loaded
+
+
 def test_the_checked_tree_is_never_run(folder: Path) -> None:
     trap = f"open({str(folder / 'sprung')!r}, 'w').close()\n"
     for name in ("torch.py", "sitecustomize.py", "conftest.py", "setup.py", "click.py", "amplint/__init__.py"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amplint.registry import UnknownSelectorError, all_rules, find, matching, selection
+from amplint.registry import UnknownSelectorError, all_rules, catalogue, find, matching, selection
 
 PLUGIN = Path(__file__).parent / "plugin_example"
 CODES = {rule.code for rule in all_rules()}
@@ -24,6 +24,10 @@ def test_rules_are_sorted_and_complete() -> None:
         assert rule.summary
         assert type(rule).__doc__
         assert rule.fixable in ("safe", "unsafe", "safe/unsafe", "")
+
+
+def test_the_catalogue_tells_of_rules_what_they_say() -> None:
+    assert [tuple(entry) for entry in catalogue()] == [(rule.code, rule.name, rule.default) for rule in all_rules()]
 
 
 @pytest.mark.parametrize("selector", ["AMP104", "amp104", "log-sum-exp", " LOG-SUM-EXP "])

@@ -17,7 +17,7 @@ from amplint.rule import Finding
 from amplint.workers import judge_all
 
 FAULTY = "import torch\n\n\ndef loss(x):\n    return torch.log(torch.exp(x).sum(-1))\n"
-CLEAN = "import torch\n\n\ndef loss(x):\n    return torch.logsumexp(x, -1)  # log exp\n"
+CLEAN = "import torch\n\n\ndef loss(x):\n    return torch.logsumexp(x, -1) - torch.log(x)\n"
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 
