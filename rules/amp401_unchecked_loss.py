@@ -51,7 +51,7 @@ class UncheckedLoss(Rule):
     name = "unchecked-loss"
     severity = Severity.INFO
     summary = "a training step's loss is never tested for finiteness"
-    triggers = ((b".backward(", b"scale"),)
+    triggers = ((b"backward(",), (b"backward (",))
     fixable = "unsafe"
     INVALID: ClassVar = (
         Example(
