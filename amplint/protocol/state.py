@@ -92,9 +92,16 @@ class State:
         if event.kind is Kind.UPDATE and not event.inert:
             self.pending = tuple(p for p in self.pending if p[2] not in (event.scaler, None))
             return
+        if event.kind is Kind.UNSCALE and not event.inert and self._has_unscaled(event):
+            self.pending = tuple(dict.fromkeys((*self.pending, _RAISED)))
         item: Pending = (event.kind, event.node, event.scaler, event.optimizer, event.inert)
         if item not in self.pending:
             self.pending = (*self.pending, item)
+
+    def _has_unscaled(self, event: Event) -> bool:
+        """Whether the optimizer of an `unscale_` was unscaled since the last update, so that this one raises."""
+        before = [(kind, scaler, optimizer) for kind, _, scaler, optimizer, inert in self.pending if not inert]
+        return any((kind, event.scaler, event.optimizer) in before for kind in (Kind.UNSCALE, Kind.STEP))
 
     def keep_common(self, other: State) -> None:
         """Keep of what is known of tests only what `other` knows as well."""
@@ -116,6 +123,9 @@ class State:
         elements = bound.elements if bound is not None else frozenset()
         self.facts = {fact: value for fact, value in self.facts.items() if not _is_of(fact, loop, elements)}
 
+
+_RAISED: Pending = (Kind.UNSCALE, None, "raised", None, True)
+"""No update makes this forgotten: what comes after is not run, so this path stands for no other."""
 
 _UNREMEMBERED = frozenset({Kind.BRANCH, Kind.ROUND, Kind.CHECK, Kind.READ, Kind.SCALER, Kind.DIFFERENTIATE})
 

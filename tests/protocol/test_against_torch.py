@@ -175,8 +175,24 @@ UNSCALED_TWICE = straight(
 )
 
 
+UNSCALED_TWICE_ON_ONE_WAY = straight(
+    "scaler.scale(loss()).backward()",
+    "scaler.unscale_(optimizer)",
+    "scaler.scale(loss()).backward()",
+    "if first:",
+    "    scaler.unscale_(optimizer)",
+    "    scaler.update()",
+    "else:",
+    "    scaler.update()",
+    "clip_grad_norm_(model.parameters(), 1.0)",
+    "scaler.step(optimizer)",
+    "scaler.update()",
+)
+
+
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(CLIP_FIRST)
+@example(UNSCALED_TWICE_ON_ONE_WAY)
 @given(programs())
 def test_clips_of_scaled_gradients(source: str) -> None:
     observer = observe(source)
