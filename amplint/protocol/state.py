@@ -73,7 +73,7 @@ class State:
     status: str = ""
     result: Symbol = NONE
     pending: tuple[Pending, ...] = ()
-    """The events that still matter: those since the last update of their scaler, each once."""
+    """The events that still matter: those since the last update of their scaler, and what it left scaled, each once."""
 
     def copy(self) -> State:
         return replace(
@@ -90,13 +90,25 @@ class State:
         if event.kind in _UNREMEMBERED:
             return
         if event.kind is Kind.UPDATE and not event.inert:
-            self.pending = tuple(p for p in self.pending if p[2] not in (event.scaler, None))
+            scaled = self._still_scaled(event.scaler)
+            self.pending = tuple(p for p in self.pending if p in scaled or p[2] not in (event.scaler, None))
             return
         if event.kind is Kind.UNSCALE and not event.inert and self._has_unscaled(event):
             self.pending = tuple(dict.fromkeys((*self.pending, _RAISED)))
         item: Pending = (event.kind, event.node, event.scaler, event.optimizer, event.inert)
         if item not in self.pending:
             self.pending = (*self.pending, item)
+
+    def _still_scaled(self, scaler: Symbol | None) -> tuple[Pending, ...]:
+        """The backward passes whose gradients are neither unscaled nor cleared: an update leaves them scaled."""
+        found: tuple[Pending, ...] = ()
+        for item in self.pending:
+            kind, _, by, _, inert = item
+            if kind is Kind.BACKWARD and by == scaler and not inert:
+                found = (*found, item)
+            elif kind is Kind.ZERO or (kind in (Kind.UNSCALE, Kind.STEP) and by == scaler and not inert):
+                found = ()
+        return found
 
     def _has_unscaled(self, event: Event) -> bool:
         """Whether the optimizer of an `unscale_` was unscaled since the last update, so that this one raises."""

@@ -189,10 +189,22 @@ UNSCALED_TWICE_ON_ONE_WAY = straight(
     "scaler.update()",
 )
 
+SCALED_AGAIN_ON_ONE_WAY = straight(
+    "scaler.scale(loss()).backward()",
+    "scaler.unscale_(optimizer)",
+    "if first:",
+    "    scaler.scale(loss()).backward()",
+    "scaler.update()",
+    "clip_grad_norm_(model.parameters(), 1.0)",
+    "scaler.step(optimizer)",
+    "scaler.update()",
+)
+
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @example(CLIP_FIRST)
 @example(UNSCALED_TWICE_ON_ONE_WAY)
+@example(SCALED_AGAIN_ON_ONE_WAY)
 @given(programs())
 def test_clips_of_scaled_gradients(source: str) -> None:
     observer = observe(source)
