@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -243,8 +244,8 @@ class Cache:
 
 
 def key_of(*settings: object) -> str:
-    """The name of the cache for these settings and this amplint."""
-    return digest(repr((*settings, _own_state())).encode())[:24]
+    """The name of the cache for these settings, this amplint and this Python, whose syntax is what is read."""
+    return digest(repr((*settings, sys.version_info[:2], _own_state())).encode())[:24]
 
 
 def _facts(text: str) -> str:
@@ -252,12 +253,13 @@ def _facts(text: str) -> str:
 
 
 def _own_state() -> object:
-    """What tells this amplint from any other: the record of what was installed, which is alike in all environments; of
-    a development version, when its files were changed last."""
+    """What tells this amplint from any other: its part of the record of what was installed, which is alike in all
+    environments; of a development version, when its files were changed last."""
     own = Path(__file__).parent
     record = own.parent / f"amplint-{__version__}.dist-info" / "RECORD"
     with contextlib.suppress(OSError):
-        return digest(record.read_bytes())
+        installed = record.read_text("utf-8").splitlines()
+        return [line for line in installed if line.startswith("amplint/") and not line.endswith(".pyc,,")]
     rules = find_spec("amplint.rules")
     folders = [own, *map(Path, (rules.submodule_search_locations or ()) if rules else ())]
     return sorted((str(path), stamp_of(path)) for folder in folders for path in folder.rglob("*.py"))

@@ -51,7 +51,11 @@ def catalogue() -> tuple[Entry, ...]:
     package = importlib.import_module("amplint.rules")
     entries = [_entry(info.name, package.ON_REQUEST) for info in pkgutil.iter_modules(package.__path__)]
     entries += [Entry(cls.code, cls.name, cls.default) for cls in (*OWN_RULES, *_plugged_in())]
-    return tuple(sorted(dict.fromkeys(entries)))
+    by_code: dict[str, Entry] = {}
+    for entry in entries:
+        if by_code.setdefault(entry.code, entry) != entry:
+            raise RegistryError(f"two rules have the code {entry.code}: {by_code[entry.code].name}, {entry.name}")
+    return tuple(by_code[code] for code in sorted(by_code))
 
 
 @cache

@@ -11,7 +11,8 @@ import tokenize
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from amplint.registry import all_rules, catalogue, matches
+from amplint.own_rules import UnusedSuppression
+from amplint.registry import catalogue, matches
 from amplint.rule import Edit, Finding, Fix, Safety
 from amplint.source import Source
 
@@ -166,7 +167,7 @@ def _ran(selector: str, ran: Collection[str]) -> bool:
 
 
 def _unused_finding(source: Source, suppression: Suppression, why: str, edit: Edit) -> Finding:
-    rule = next(rule for rule in all_rules() if rule.code == "AMP002")
+    rule = UnusedSuppression()
     end = suppression.start + len(source.text[suppression.start : suppression.end].rstrip())
     return Finding(
         path=source.path,

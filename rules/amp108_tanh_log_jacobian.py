@@ -51,7 +51,7 @@ class TanhLogJacobian(Rule):
     name = "tanh-log-jacobian"
     severity = Severity.WARNING
     summary = "log(1 - tanh(x)**2) is -inf where tanh rounds to 1"
-    triggers = ((b"anh", call("log", "1p")),)
+    triggers = ((b"tanh", call("log", "1p")), (b"Tanh", call("log", "1p")))
     fixable = "unsafe"
     INVALID: ClassVar = (
         Example(

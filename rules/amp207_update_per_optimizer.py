@@ -54,7 +54,7 @@ class UpdatePerOptimizer(Rule):
     name = "update-per-optimizer"
     severity = Severity.WARNING
     summary = "update() of a shared scaler while another optimizer is pending"
-    triggers = ((b".update(", b".step("), (b".update(", b"caler"))
+    triggers = ((b".update(", b".step("), (b".update(", b"scaler"), (b".update(", b"Scaler"))
     fixable = "unsafe"
     INVALID: ClassVar = (
         Example(

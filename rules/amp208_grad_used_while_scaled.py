@@ -67,7 +67,7 @@ class GradUsedWhileScaled(Rule):
     name = "grad-used-while-scaled"
     severity = Severity.WARNING
     summary = ".grad read or changed while it is scaled"
-    triggers = ((attribute("grad"),), (b"grad", b"backward"), (b"grad", b"caler"))
+    triggers = ((attribute("grad"),), (b"grad", b"backward"), (b"grad", b"scaler"), (b"grad", b"Scaler"))
     fixable = "unsafe"
     INVALID: ClassVar = (
         Example(

@@ -50,7 +50,7 @@ class UncheckedInputs(Rule):
     name = "unchecked-inputs"
     severity = Severity.INFO
     summary = "the batch is never tested for finiteness"
-    triggers = ((b"backward(",), (b"backward (",), (b"caler",))
+    triggers = ((b"backward(",), (b"backward (",), (b"scaler",), (b"Scaler",))
     default = False
     fixable = "unsafe"
     INVALID: ClassVar = (

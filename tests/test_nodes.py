@@ -37,10 +37,20 @@ def test_nothing_is_lost(path: Path) -> None:
     assert ast.unparse(tree) == ast.unparse(ast.parse(text))
 
 
+EVERY_PART = """\
+import a as b
+with a as b: pass
+match a:
+    case [1, *r]: pass
+@d
+class A(B, k=1):
+    def f(self, x: int = 1, *a, **k) -> int:
+        return [x for x in f'{a!r}']
+"""
+
+
 def test_no_node_has_a_dictionary() -> None:
-    tree = compacted(
-        "@d\nclass A(B, k=1):\n    def f(self, x: int = 1, *a, **k) -> int:\n        return [x for x in f'{a!r}']\n"
-    )
+    tree = compacted(EVERY_PART)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.expr_context):
             assert not vars(node), ast.dump(node)

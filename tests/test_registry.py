@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from amplint.registry import UnknownSelectorError, all_rules, catalogue, find, matching, selection
+from amplint import registry
+from amplint.registry import RegistryError, UnknownSelectorError, all_rules, catalogue, find, matching, selection
+from amplint.rule import Rule
 
 PLUGIN = Path(__file__).parent / "plugin_example"
 CODES = {rule.code for rule in all_rules()}
@@ -28,6 +30,13 @@ def test_rules_are_sorted_and_complete() -> None:
 
 def test_the_catalogue_tells_of_rules_what_they_say() -> None:
     assert [tuple(entry) for entry in catalogue()] == [(rule.code, rule.name, rule.default) for rule in all_rules()]
+
+
+def test_two_rules_of_one_code_are_refused_before_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = type("Other", (Rule,), {"code": "AMP104", "name": "other"})
+    monkeypatch.setattr(registry, "_plugged_in", lambda: iter([other]))
+    with pytest.raises(RegistryError, match="AMP104"):
+        catalogue.__wrapped__()
 
 
 @pytest.mark.parametrize("selector", ["AMP104", "amp104", "log-sum-exp", " LOG-SUM-EXP "])

@@ -42,13 +42,13 @@ __all__ = [
 T = TypeVar("T")
 
 _KEPT_TREES = 8_000_000
-"""Characters that are held parsed: some 350 MB. With fewer, the answers of large projects are found over and over."""
+"""Characters that are held parsed: some 170 MB. With fewer, the answers of large projects are found over and over."""
 
 _TEXT = 12
-"""Characters of text that take as much memory as one that is parsed."""
+"""Characters of text that count as much as one that is parsed."""
 
 _ANSWER = 40
-"""Characters of a parsed file that take about as much memory as a remembered answer."""
+"""Parsed characters that a remembered answer counts for."""
 
 _LEFT_TREES = 3_000_000
 """Characters of those asked for last, which stay when the others are let go: the next file may well need them."""
